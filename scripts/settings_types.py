@@ -83,10 +83,17 @@ def text() -> str:
     return "".join([*lines, ARGUMENTS])
 
 
+ROOM = 20
+"""Characters that say something of a key."""
+
+
 def key(name: str, kind: str, help: str) -> str:
-    """The line of a key, with what it means."""
+    """The line of a key, with what it means where there is room for it."""
     line = f"    {name}: {kind}"
-    return f"{line}  # {textwrap.shorten(help, WIDEST - len(line) - 4, placeholder=' ...')}\n"
+    left = WIDEST - len(line) - 4
+    if left < ROOM:
+        return f"{line}\n"
+    return f"{line}  # {textwrap.shorten(help, left, placeholder=' ...')}\n"
 
 
 def flags(fields: Any) -> Iterator[tuple[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megatron_memory_estimator import ConfigError, EstimatorError, TrainingJob, UnsupportedError
+from megatron_memory_estimator import ConfigError, EstimatorError, TrainingJob, UnsupportedError, estimate
 from megatron_memory_estimator.inputs.dialects.hydra import merged
 from megatron_memory_estimator.inputs.dialects.job import job_of
 from megatron_memory_estimator.inputs.dialects.nemo_rl import DIALECT
@@ -162,12 +162,39 @@ def test_recomputation_loss_and_low_precision() -> None:
     whole = grpo("policy.logprob_chunk_size=1024")
     assert whole.training.loss_chunk_size is None
     assert noted(whole, "needs policy.megatron_cfg.defer_fp32_logits")
-    assert grpo(f"{engine}.use_fused_linear_logprobs=true").training.loss_function == "fused"
+    assert grpo(f"{engine}.use_linear_ce_fusion_loss=true").training.loss_function == "fused"
     eight = grpo(
         f"{engine}.fp8_cfg.enabled=true {engine}.fp8_cfg.fp8=e4m3 {engine}.fp8_cfg.fp8_recipe=blockwise"
     ).training
     assert (eight.fp8, eight.fp8_recipe, eight.fp8_param_gather) == ("e4m3", "blockwise", False)
     assert grpo(f"{engine}.distributed_data_parallel_config.grad_reduce_in_fp32=true").training.grad_dtype == "fp32"
+
+
+def test_log_probabilities_from_hidden_states_have_chunks_and_stop_beside_three_things() -> None:
+    """NVIDIA-NeMo/RL `nemo_rl/models/megatron/setup.py`: chunks of 256 tokens where none are given."""
+    engine = "policy.megatron_cfg"
+    gather = f"{engine}.distributed_data_parallel_config.overlap_param_gather"
+    alone = f"{engine}.use_fused_linear_logprobs=true policy.sequence_packing.enabled=false {gather}=false"
+    found = grpo(alone).training
+    assert (found.loss_function, found.loss_chunk_size) == ("nemo_rl_fused", 256)
+    assert grpo(f"{alone} {engine}.fused_linear_logprobs_chunk_size=512").training.loss_chunk_size == 512
+    for key in ("policy.sequence_packing.enabled=true", f"{gather}=true"):
+        with pytest.raises(EstimatorError, match=f"does not work with {key.partition('=')[0]}"):
+            grpo(f"{alone} {key}")
+
+
+def test_overrides_of_the_provider_are_fields_of_its_class() -> None:
+    found = grpo("+policy.megatron_cfg.model_overrides.apply_rope_fusion=false").training
+    assert not found.apply_rope_fusion and grpo().training.apply_rope_fusion
+
+
+def test_one_layer_of_mtp_serves_all_depths_with_its_switch() -> None:
+    """Megatron-LM `multi_token_prediction.py` (MultiTokenPredictionBlock): its weights once, its activations for each depth."""
+    engine = "policy.megatron_cfg"
+    plain = estimate(grpo(f"+{engine}.mtp_num_layers=2")).stages[-1]
+    repeated = estimate(grpo(f"+{engine}.mtp_num_layers=2 +{engine}.mtp_use_repeated_layer=true")).stages[-1]
+    once = estimate(grpo(f"+{engine}.mtp_num_layers=1")).stages[-1]
+    assert repeated.num_parameters == once.num_parameters < plain.num_parameters
 
 
 def test_experts() -> None:

@@ -173,7 +173,7 @@ def test_a_supervised_worker_and_the_start_script() -> None:
     ("given_text", "count"),
     [
         ("list(range(0,8))", 8), ("range(8, 16)", 8), ("list(range(0, 16, 2))", 8), ("[0,1,2]", 3), ([4, 5], 2), (3, 1),
-        ("list(range(0,4)) + list(range(8,12))", 8), ("[]", 0),
+        ("list(range(0,4)) + list(range(8,12))", 8), ("[]", 0), ("list([0,1,2,3,8,9,10,11])", 8),
     ],
 )  # fmt: skip
 def test_devices(given_text: Any, count: int) -> None:

@@ -148,6 +148,16 @@ def test_a_layer_of_mtp_is_refused_as_one_of_the_main_part_is(
             estimate(TrainingJob.from_config(config, 8, **settings))
 
 
+def test_one_part_of_a_pattern_serves_several_depths_with_the_switch() -> None:
+    config = {
+        "num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 1000, "mamba_num_heads": 8, "mamba_head_dim": 16,
+        "mamba_num_groups": 4, "hybrid_layer_pattern": "M*-M/*-", "mtp_num_layers": 3,
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="one part serves all depths with mtp_use_repeated_layer"):
+        TrainingJob.from_config(config, 1)
+    assert TrainingJob.from_config({**config, "mtp_use_repeated_layer": True}, 1).model.mtp == 3
+
+
 def test_recomputed_modules_of_mtp_are_known() -> None:
     config = small_config(**HYBRID, hybrid_layer_pattern="M-M-/*-")
     made = TrainingJob.from_config(config, 1, recompute_granularity="selective", recompute_modules=["core_attn"])

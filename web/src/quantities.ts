@@ -95,6 +95,14 @@ export type Estimate = {
   readonly gpus: readonly OnGpu[];
   readonly assumptions: readonly string[];
   readonly warnings: readonly string[];
+  readonly uncounted: readonly Uncounted[];
+  readonly bound: string;
+};
+
+export type Uncounted = {
+  readonly argument: string;
+  readonly sign: string;
+  readonly whose: string;
 };
 
 export type Model = {

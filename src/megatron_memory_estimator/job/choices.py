@@ -43,10 +43,21 @@ ADAPTED = (
     "fc1_latent_proj", "fc2_latent_proj", "eh_proj",
 )  # fmt: skip
 """Linears that can have an adapter."""
-LOSSES = ("cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "skyrl", "fused", "skyrl_fused")
+LOSSES = (
+    "cross_entropy",
+    "slime",
+    "verl",
+    "nemo_rl",
+    "roll",
+    "swift",
+    "skyrl",
+    "fused",
+    "skyrl_fused",
+    "nemo_rl_fused",
+)
 """What a loss makes of the logits: Megatron-LM's cross entropy, the log-probabilities of a framework, or one that never has the logits
 whole."""
-FUSED_LOSSES = ("fused", "skyrl_fused")
+FUSED_LOSSES = ("fused", "skyrl_fused", "nemo_rl_fused")
 """Of these, the ones that take hidden states and the output weight."""
 AT_LEAST_ONE = (
     "seq_length", "micro_batch_size", "global_batch_size", "ddp_bucket_size", "ddp_num_buckets", "peft_dim",

@@ -462,9 +462,11 @@ def mtp_pattern(model: Model, name: str | None) -> tuple[str, ...]:
             raise ConfigError(
                 f"the MTP parts of hybrid_layer_pattern must be equal and made of {' '.join(HYBRID_SYMBOLS)}"
             )
-    if model.mtp_num_layers is not None and model.mtp_num_layers not in (0, len(parts) - 1):
+    repeated = model.mtp_use_repeated_layer and len(parts) == 2
+    if model.mtp_num_layers is not None and not repeated and model.mtp_num_layers not in (0, len(parts) - 1):
         raise ConfigError(
-            f"hybrid_layer_pattern has {len(parts) - 1} MTP parts for mtp_num_layers={model.mtp_num_layers}"
+            f"hybrid_layer_pattern has {len(parts) - 1} MTP parts for mtp_num_layers={model.mtp_num_layers}; one part serves all depths "
+            "with mtp_use_repeated_layer"
         )
     return tuple(_of_symbol(model, symbol) for symbol in parts[1])
 

@@ -66,7 +66,7 @@ class Settings(TypedDict, total=False):
     ckpt_fully_parallel_load: bool  # each data-parallel rank reads a part of a checkpoint and sends it to the others
     cross_entropy_loss_fusion: bool  # fused cross entropy
     cross_entropy_fusion_impl: Literal["native", "te"]  # which fused cross entropy
-    loss_function: Literal["cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "skyrl", "fused", "skyrl_fused"]  # what the ...
+    loss_function: Literal["cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "skyrl", "fused", "skyrl_fused", "nemo_rl_fused"]
     loss_entropy: bool  # the loss of a framework takes the entropy too, with gradient
     loss_temperature: bool  # logits are divided by a temperature that is not 1
     loss_chunk_size: int | None  # tokens of which a framework's loss has fp32 logits at a time; default: all
@@ -146,7 +146,7 @@ class Settings(TypedDict, total=False):
     cuda_graph_warmup_steps: int  # steps without CUDA graphs at the start
     overlap_moe_expert_parallel_comm: bool  # all-to-all overlap: one microbatch's forward runs beside another's backward
     delay_wgrad_compute: bool  # all-to-all overlap: weight gradients after the backward of their part
-    routing_phase: Literal["forced_balance", "first_steps", "early", "early_strong_balancing", "pretraining", "fine_tuning"]  # dropless ...
+    routing_phase: Literal["forced_balance", "first_steps", "early", "early_strong_balancing", "pretraining", "fine_tuning"]
     router_imbalance: float | Literal["balanced", "worst"] | None  # rows of the busiest expert-parallel rank relative to balanced ...
     optimizer: Literal["adam", "sgd", "muon", "lion"]  # optimizer
     sgd_momentum: float  # SGD momentum; 0 keeps no state

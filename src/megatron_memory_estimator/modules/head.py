@@ -22,6 +22,8 @@ fused        a kernel on hidden states and the output weight: logits are never w
              (volcengine/verl `verl/utils/kernel/kernels.py`, `linear_cross_entropy.py`)
 skyrl_fused  the same by chunks of tokens in PyTorch; the gradient of the output weight is summed in fp32
              (NovaSky-AI/SkyRL, same file, FusedLinearChunkedDistributedLogprob)
+nemo_rl_fused  the same with one-hot targets, a transposed copy of the weight's gradient, and the hidden states' gradient in fp32
+             (NVIDIA-NeMo/RL `nemo_rl/distributed/model_utils.py`, ChunkedDistributedHiddenStatesToLogprobs)
 """
 
 from __future__ import annotations
@@ -265,8 +267,8 @@ def fused(c: Context, name: str, hidden: Tensor, weight: Param) -> Module[Tensor
     if c.sp_many:
         read = c.region(f"{name}.hidden gathered", c.hidden)
         yield Op(f"{name}.gather", (hidden,), (read,))
-    by_split = c.training.loss_function == "fused"
-    statistics, forward, backward = _of_splits(c, name, weight) if by_split else _of_chunks(c, name, weight)
+    makers = {"fused": _of_splits, "skyrl_fused": _of_chunks, "nemo_rl_fused": _of_one_hot_chunks}
+    statistics, forward, backward = makers[c.training.loss_function](c, name, weight)
     yield Op(
         f"{name}.linear_cross_entropy", (read,), (found,), (read, *statistics, *_targets(c, name)), forward=forward,
         backward=backward, part="head", work=(gemm(c, weight, c.seq.local * c.batch.size),),
@@ -297,6 +299,30 @@ def _of_chunks(c: Context, name: str, weight: Param) -> tuple[Tensors, Tensors, 
         c.new(f"{weight.name}.wgrad", *weight.shape),
     )
     return (), pair, (*pair, *gradients)
+
+
+def _of_one_hot_chunks(c: Context, name: str, weight: Param) -> tuple[Tensors, Tensors, Tensors]:
+    """Chunks of tokens whose targets are one-hot rows; gradients of the weight and of the hidden states are made in fp32 for all tokens."""
+    tokens = c.seq.local * c.batch.size
+    rows = Dim("tokens of a chunk", smallest(tokens, c.training.loss_chunk_size or tokens))
+    hidden = c.region(f"{name}.hidden", c.hidden)
+
+    def of_chunk(what: str, dtype: str = "") -> Tensor:
+        return c.new(f"{name}.{what} of a chunk", rows, weight.shape[0], dtype=dtype)
+
+    forward = (
+        of_chunk("logits"),
+        *(of_chunk(what, "fp32") for what in ("logits in fp32", "log-softmax", "exponential")),
+    )
+    backward = (
+        *(of_chunk(what, "int64") for what in ("one-hot targets", "one-hot targets of the rank")),
+        *(of_chunk(what, "fp32") for what in ("softmax", "one-hot targets in fp32", "logits grad in fp32")),
+        of_chunk("logits grad"),
+        c.new(f"{weight.name}.wgrad", *weight.shape),
+        *(c.new(f"{weight.name}.wgrad fp32{more}", *weight.shape, dtype="fp32") for more in ("", ", transposed")),
+        *(hidden.like(f"{name}.hidden grad in fp32{more}", "fp32") for more in ("", ", summed over ranks")),
+    )
+    return (), forward, backward
 
 
 def _chosen(

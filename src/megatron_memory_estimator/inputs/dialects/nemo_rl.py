@@ -210,8 +210,9 @@ OWN = frozenset(("megatron_cfg", "dtensor_cfg", "max_total_sequence_length", "tr
 """Keys of a file, and of its policy, that tell it from others."""
 ENGINE = """
     enabled activation_checkpointing moe_router_load_balancing_type defer_fp32_logits env_vars converter_type
-    use_fused_linear_logprobs use_linear_ce_fusion_loss linear_ce_fusion_chunk_size peft optimizer scheduler
-    distributed_data_parallel_config fp8_cfg track_moe_metrics force_* sequence_parallel mtp_loss_* mtp_use_*
+    use_fused_linear_logprobs fused_linear_logprobs_chunk_size model_overrides use_linear_ce_fusion_loss
+    linear_ce_fusion_chunk_size peft optimizer scheduler
+    distributed_data_parallel_config fp8_cfg track_moe_metrics force_* sequence_parallel mtp_loss_*
     mtp_detach_* moe_hybridep_* hf_config_overrides checkpoint* save* load* optimizer_offload_between* layer_init*
 """
 """Keys of the engine that are read one by one, or have no effect."""
@@ -225,6 +226,8 @@ POLICY_KEYS = """
     reward_model_cfg env_vars worker_extension* router_replay draft quant_* is_vlm automodel* loss_* fp32_* vocab_*
     freeze_vision* profile* use_*
 """
+CHUNK = 256
+"""Tokens whose log-probabilities are made from the hidden states at a time, where a run says none."""
 RECOMPUTATION = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
 DEFAULTS: dict[str, Any] = {
     "expert_tensor_parallel_size": 1,
@@ -270,6 +273,7 @@ def read(run: Run) -> Reading:
     settings |= _batch(tree, run.wanted_gpus or gpus, kind, notes, warnings)
     tuned, more = _tuned(tree, warnings)
     around, said = phases(tree, kind, tokens=settings["seq_length"] * settings["micro_batch_size"])
+    refused += _stops(tree)
     for path in (f"{POLICY}.draft.enabled", f"{POLICY}.quant_cfg", f"{MEGATRON}.quant_cfg"):
         if tree.at(path):
             refused.append(f"{path}={shown(tree.at(path))} decides memory and is not modelled")
@@ -304,6 +308,7 @@ def _sections(tree: Tree) -> tuple[dict[str, Any], list[str], list[str]]:
     sections = [
         Section(POLICY, POLICY_KEYS),
         of_transformer(MEGATRON, ENGINE),
+        of_transformer(f"{MEGATRON}.model_overrides", ""),
         Section(f"{MEGATRON}.optimizer", OPTIMIZER),
         of_ddp(f"{MEGATRON}.distributed_data_parallel_config"),
     ]
@@ -342,7 +347,12 @@ def _recomputed(tree: Tree, settings: dict[str, Any]) -> dict[str, Any]:
 
 def _loss(tree: Tree, warnings: list[str]) -> dict[str, Any]:
     """What the loss makes of the logits; parts of so many tokens need logits that stay in bf16."""
-    fused = tree.on(f"{MEGATRON}.use_fused_linear_logprobs") or tree.on(f"{MEGATRON}.use_linear_ce_fusion_loss")
+    if tree.on(f"{MEGATRON}.use_fused_linear_logprobs"):
+        return {
+            "loss_function": "nemo_rl_fused",
+            "loss_chunk_size": tree.count(f"{MEGATRON}.fused_linear_logprobs_chunk_size", CHUNK),
+        }
+    fused = tree.on(f"{MEGATRON}.use_linear_ce_fusion_loss")
     found: dict[str, Any] = {
         "loss_function": "fused" if fused else "nemo_rl",
         "loss_temperature": tree.number(f"{POLICY}.generation.temperature", 1.0) != 1,
@@ -355,6 +365,20 @@ def _loss(tree: Tree, warnings: list[str]) -> dict[str, Any]:
             f"policy.logprob_chunk_size={chunk} needs policy.megatron_cfg.defer_fp32_logits: the logits are whole in fp32"
         )
     return found
+
+
+def _stops(tree: Tree) -> list[str]:
+    """What NeMo-RL stops at beside log-probabilities from hidden states."""
+    if not tree.on(f"{MEGATRON}.use_fused_linear_logprobs"):
+        return []
+    beside = {
+        f"{MEGATRON}.context_parallel_size": (tree.count(f"{MEGATRON}.context_parallel_size", 1) or 1) > 1,
+        f"{POLICY}.sequence_packing.enabled": tree.on(f"{POLICY}.sequence_packing.enabled"),
+        f"{MEGATRON}.distributed_data_parallel_config.overlap_param_gather": tree.on(
+            f"{MEGATRON}.distributed_data_parallel_config.overlap_param_gather"
+        ),
+    }
+    return [f"use_fused_linear_logprobs of NeMo-RL does not work with {key}" for key, on in beside.items() if on]
 
 
 def _batch(tree: Tree, gpus: int | None, kind: str, notes: list[str], warnings: list[str]) -> dict[str, Any]:

@@ -278,6 +278,7 @@ def _padded_rows(reading: Reading, words: Words) -> None:
     """--max-padding-length: the length that samples of a finetuning set are padded to; --seq-length is of pretraining sets."""
     dataset = " ".join(reading.others.get("dataset", ())).lower()
     if any(word in dataset for word in ("pretrain", "idxmap", "mmap")) or PRETRAINS in reading.others.items():
+        reading.notes.append("--max-padding-length has no effect: rows of a pretraining data set have --seq-length")
         return
     length = one_number(reading, "max_padding_length", words)
     if not length:
