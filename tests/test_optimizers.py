@@ -24,7 +24,21 @@ def stage_of(**settings: Any) -> Any:
 
 def test_the_table_has_every_choice() -> None:
     field = next(f for f in dataclasses.fields(Training) if f.name == "optimizer")
-    assert tuple(OPTIMIZERS) == field.metadata["choices"]
+    assert tuple(OPTIMIZERS) == field.metadata["choices"] == tuple(WORKS_WITH)
+    assert {*OPTIMIZERS} - {*BYTES} == {"muon"}, (
+        "bytes per parameter are asked of every optimizer but Muon, which has them by matrix"
+    )
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_moments_of_fused_adam_are_copied_when_they_are_loaded(name: str) -> None:
+    """TransformerEngine `pytorch/optimizers/fused_adam.py` (load_state_dict) copies exp_avg and exp_avg_sq; torch's own keep what is loaded."""
+    row = OPTIMIZERS[name]
+    kept = {
+        one.tensor
+        for one in stage_of(optimizer=name, use_distributed_optimizer=row.distributed, sgd_momentum=0.9).rank.states
+    }
+    assert row.fused == ("exp_avg_sq" in kept)
 
 
 @pytest.mark.parametrize("name", BYTES)

@@ -35,8 +35,6 @@ ENTRY = 160
 """Most bytes of a pickled entry of a sharded state dict or of a save plan (121 to 159 of the real classes: dense, MLA, MoE)."""
 ENTRIES = 5
 """Most entries per parameter tensor: it or its two halves, extra state or padding, main parameter and two moments."""
-FUSED_ADAM = ("adam", "muon")
-"""Optimizers whose exp_avg and exp_avg_sq are TransformerEngine's FusedAdam's; others keep the loaded tensors."""
 AS_THEY_ARE = ("fp32", "int16")
 """Dtypes of states that a checkpoint holds as they are."""
 STREAMED = (0, 19)
@@ -76,7 +74,7 @@ def _fused(t: Training, kept: Kept) -> bool:
     return (
         kept.saved
         and kept.since == "first step"
-        and t.optimizer in FUSED_ADAM
+        and OPTIMIZERS[t.optimizer].fused
         and (kept.name.startswith("exp_avg") or own)
     )
 

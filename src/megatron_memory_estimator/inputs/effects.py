@@ -36,7 +36,7 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
         if name in defaults and value == defaults[name]:
             continue
         owner = OWNERS.get(name)
-        if owner and owner not in present and value not in (None, 1, 1.0, False, 0):
+        if owner and owner not in present and (value is True or value not in (None, 1, 0)):
             yield f"{name} has no effect: the model has no {PARTS.get(owner, f'{owner} layers')}"
     if given.get("linear_attention_freq") not in (None, 1) and not model.alternates:
         yield "linear_attention_freq has no effect: no layers of the model alternate by it"

@@ -91,12 +91,17 @@ def run_section(estimate: Estimate) -> Document:
     }
 
 
+NEEDED = "device_high_gib"
+"""The figure of a stage that says which are the fullest."""
+
+
 def stage_rows(stages: Sequence[Stage]) -> tuple[list[str], list[list[Any]], int]:
     """Column names, one row for each stage, equal neighbours together (`2-6`), and how many of the less full are left out."""
     found = [brief(STAGE, stage) for stage in stages]
     rows = list(folded([[str(one["pp_rank"]), *[*one.values()][1:]] for one in found]))
-    fullest = sorted(rows, key=lambda row: -row[-1])[:MOST_STAGES]
     names = ["stages", "layers", *[*found[0]][2:]]
+    needed = names.index(NEEDED)
+    fullest = sorted(rows, key=lambda row: -row[needed])[:MOST_STAGES]
     return names, [row for row in rows if row in fullest], len(rows) - len(fullest)
 
 

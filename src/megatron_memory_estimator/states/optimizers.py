@@ -95,6 +95,7 @@ class Optimizer(NamedTuple):
     offloaded        what stays on the GPU where the rest is in host memory (optimizer_cpu_offload), if it can be
     distributed      whether it works with use_distributed_optimizer
     fully_sharded    whether it works with use_megatron_fsdp
+    fused            whether exp_avg and exp_avg_sq are TransformerEngine's FusedAdam's, which copies what is loaded; others keep it
     unmodelled       what of its step is not modelled, as a warning
     """
 
@@ -104,6 +105,7 @@ class Optimizer(NamedTuple):
     offloaded: Callable[[Context, Owned], list[Kept]] | None = None
     distributed: bool = True
     fully_sharded: bool = False
+    fused: bool = False
     unmodelled: str = ""
 
 
@@ -132,11 +134,12 @@ def _muon(t: Training, buffer: Owned) -> Iterator[Kept]:
 
 
 OPTIMIZERS: dict[str, Optimizer] = {
-    "adam": Optimizer(_adam, precision_aware=precision_aware, offloaded=offloaded, fully_sharded=True),
+    "adam": Optimizer(_adam, precision_aware=precision_aware, offloaded=offloaded, fully_sharded=True, fused=True),
     "sgd": Optimizer(_sgd, distributed=False, fully_sharded=True),
     "muon": Optimizer(
         _muon,
         by_matrix=True,
+        fused=True,
         unmodelled="scratch of Muon's Newton-Schulz iterations in the optimizer step is not modelled",
     ),
     "lion": Optimizer(_lion, unmodelled="scratch of Lion's update in the optimizer step is not modelled"),
