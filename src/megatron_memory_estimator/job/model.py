@@ -84,8 +84,9 @@ class Model(CompressedModel, KimiModel, Gemma4Model, FalconModel):
     qk_layernorm: bool = setting(False, "norm on query and key (MLA: on the compressed ones)")
     qk_layernorm_scope: str = setting(
         "head",
-        "what a norm on query and key is over: a head, the whole projection (OLMoE), or its parts on all ranks (MiniMax-M2)",
-        choices=("head", "projection", "sharded_projection"),
+        "what a norm on query and key is over: a head, the whole projection (OLMoE), its parts on all ranks (MiniMax-M2), or the whole of "
+        "it gathered from all ranks (slime's MiniMax-M2)",
+        choices=("head", "projection", "sharded_projection", "gathered_projection"),
     )
     qk_l2_norm: bool = setting(False, "norm on query and key without parameters (Llama 4)")
     value_norm: bool = setting(False, "norm on value without parameters, in fp32 (Gemma 4)")
@@ -155,7 +156,7 @@ class Model(CompressedModel, KimiModel, Gemma4Model, FalconModel):
     experimental_attention_variant: str | None = setting(
         None,
         "attention of the layers that linear_attention_freq picks",
-        choices=("gdn", "gdn2", "dsa", "dsv4_hybrid", "kda"),
+        choices=("gdn", "gdn2", "gdn_whole", "gdn_whole_cp", "dsa", "dsv4_hybrid", "kda"),
     )
     linear_attention_freq: int | tuple[int, ...] | None = setting(
         None, "N: every Nth layer is softmax attention; or a 0/1 list, 1 is linear attention", kind="any"

@@ -239,7 +239,7 @@ class Settings(TypedDict, total=False):
     add_bias_linear: bool  # biases in all linears
     add_qkv_bias: bool  # bias in linear_qkv only
     qk_layernorm: bool  # norm on query and key (MLA: on the compressed ones)
-    qk_layernorm_scope: Literal["head", "projection", "sharded_projection"]  # what a norm on query and key is over: a head, the whole ...
+    qk_layernorm_scope: Literal["head", "projection", "sharded_projection", "gathered_projection"]  # what a norm on query and key is ...
     qk_l2_norm: bool  # norm on query and key without parameters (Llama 4)
     value_norm: bool  # norm on value without parameters, in fp32 (Gemma 4)
     attention_output_gate: bool  # gate on the attention output (Qwen3-Next)
@@ -278,7 +278,7 @@ class Settings(TypedDict, total=False):
     moe_router_group_topk: int | None  # groups that a token may use
     mtp_num_layers: int | None  # multi-token prediction depths
     mtp_use_repeated_layer: bool  # all MTP depths share one layer
-    experimental_attention_variant: Literal["gdn", "gdn2", "dsa", "dsv4_hybrid", "kda"] | None  # attention of the layers that ...
+    experimental_attention_variant: Literal["gdn", "gdn2", "gdn_whole", "gdn_whole_cp", "dsa", "dsv4_hybrid", "kda"] | None  # attention ...
     linear_attention_freq: int | Sequence[int] | None  # N: every Nth layer is softmax attention; or a 0/1 list, 1 is linear attention
     linear_conv_kernel_dim: int  # Gated DeltaNet: width of the convolution
     linear_key_head_dim: int  # Gated DeltaNet: key head dim

@@ -95,16 +95,22 @@ def _mamba(model: Model, layout: Layout) -> Iterator[Violation]:
         yield broken("mamba-groups-and-tp-cp", numbers, use=divisors(groups), each=groups)
 
 
-def _gated_delta_net(model: Model, layout: Layout) -> Iterator[Violation]:
-    nk, nv, ways = model.linear_num_key_heads, model.linear_num_value_heads, layout.tp * layout.cp
-    yield from over("linear-key-heads-over-tp-cp", "linear_num_key_heads", nk, f"{TP}*{CP}", ways)
+def _whole_delta_net(model: Model, layout: Layout) -> Iterator[Violation]:
+    nk, nv = model.linear_num_key_heads, model.linear_num_value_heads
     yield from over("linear-value-heads-over-key-heads", "linear_num_value_heads", nv, "linear_num_key_heads", nk, nk)
+
+
+def _gated_delta_net(model: Model, layout: Layout) -> Iterator[Violation]:
+    nk, ways = model.linear_num_key_heads, layout.tp * layout.cp
+    yield from over("linear-key-heads-over-tp-cp", "linear_num_key_heads", nk, f"{TP}*{CP}", ways)
+    yield from _whole_delta_net(model, layout)
 
 
 STATE_HEADS: dict[StateHeads, Callable[[Model, Layout], Iterator[Violation]]] = {
     "none": _none,
     "mamba": _mamba,
     "delta": _gated_delta_net,
+    "whole": _whole_delta_net,
 }
 """Rules of the heads of a recurrent state, which context parallelism hands out beside tensor parallelism."""
 

@@ -158,6 +158,13 @@ def wide_norms(model: Model, layout: Layout, training: Training) -> Iterator[Vio
     scopes = {one.qk_layernorm_scope for one, _ in shapes_of(model) if one.qk_layernorm}
     if "projection" in scopes and layout.tp > 1:
         yield broken("projection-norm-with-tp", tp=layout.tp)
+    groups = min(
+        (one.groups for one, _ in shapes_of(model) if one.qk_layernorm_scope == "gathered_projection"),
+        default=layout.tp,
+    )
+    if layout.tp > groups:
+        numbers = {TP: layout.tp, "num_query_groups": groups, "use": divisors(groups)}
+        yield broken("gathered-norm-of-shared-groups", numbers)
 
 
 def narrow_values(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:

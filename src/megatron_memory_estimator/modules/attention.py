@@ -7,10 +7,12 @@ Source: Megatron-LM `megatron/core/transformer/attention.py` (SelfAttention); Tr
 Where tp exceeds the query groups, the weights are still sharded like any column-parallel matrix and the activations
 are gathered, so that each rank works on one group.
 
-Norms on query and key: per head, over the whole projection, or over a rank's part of it with sums over all ranks.
+Norms on query and key: per head, over the whole projection, over a rank's part of it with sums over all ranks, or over the whole that
+is gathered from all ranks.
 
 Sources: Megatron-LM `megatron/core/transformer/attention.py`; NVIDIA-NeMo/Megatron-Bridge
-`src/megatron/bridge/models/olmoe/olmoe_provider.py`, `minimax_m2/minimax_m2_provider.py`.
+`src/megatron/bridge/models/olmoe/olmoe_provider.py`, `minimax_m2/minimax_m2_provider.py`; THUDM/slime
+`slime_plugins/models/minimax_m2.py`.
 """
 
 from __future__ import annotations
@@ -216,6 +218,8 @@ def query_norm_params(c: Context, name: str, heads: Dim, groups: Dim, d: Dim) ->
             yield from norm_params(c, weight, d)
         elif scope == "projection":  # of the query's width for the key too
             yield from norm_params(c, weight, Dim("heads*kv_channels", heads.size * d.size))
+        elif scope == "gathered_projection":
+            yield from norm_params(c, weight, Dim(f"{of.name}*kv_channels", of.size * d.size))
         else:
             width = of._replace(size=of.size * d.size, name=f"{of.name}*kv_channels")
             yield Param(f"{weight}weight", (width,), split="tp", matrix=False)
@@ -229,6 +233,8 @@ def query_norm(c: Context, name: str, x: Tensor) -> Module[Tensor]:
         return (yield from (dropped_norm if borrowed else eager_norm)(c, name, x))
     if c.model.qk_layernorm_scope == "sharded_projection":
         return (yield from _summed(c, name, x))
+    if c.model.qk_layernorm_scope == "gathered_projection" and c.tp_many:
+        return (yield from _gathered(c, name, x))
     copied = x
     if x.storage != x.name and not (of_torch(c) and _is_view(c, name)):
         copied = x.like(f"{name}.input")
@@ -254,4 +260,17 @@ def _summed(c: Context, name: str, x: Tensor) -> Module[Tensor]:
     yield Op(f"{name}.scale", (wide, row), (normed,), (wide, row), (wide.like(f"{name}.normed fp32"),))
     out = x.like(f"{name}.output")
     yield Op(name, (normed,), (out,), (normed,))
+    return out
+
+
+def _gathered(c: Context, name: str, x: Tensor) -> Module[Tensor]:
+    """The heads of all tensor-parallel ranks, normed on each of them, of which a rank goes on with its own: the whole input is kept."""
+    seq, batch, heads, d = x.shape
+    whole = c.new(f"{name}.input of all ranks", seq, batch, Dim(heads.name, heads.size), d)
+    ranks = (whole.like(f"{name}.input rank by rank"),)
+    yield Op(f"{name}.all_gather", (x,), (whole,), forward=ranks, sends=over_tp(c, "all_gather", whole))
+    normed = whole.like(f"{name}.output of all ranks")
+    yield Op(name, (whole,), (normed,), (whole, *statistics(c, name, whole.shape[:-2])))
+    out = x.like(f"{name}.output")
+    yield Op(f"{name}.split", (normed,), (out,), backward=ranks, returns=over_tp(c, "all_gather", whole))
     return out

@@ -11,7 +11,7 @@ torch_chunk_gated_delta_rule): they keep every matrix in fp32, those of a loop o
 from __future__ import annotations
 
 from ..tape.ops import Op
-from ..tape.tensor import Dim, Param, Tensor, round_up
+from ..tape.tensor import Dim, Param, Tensor, numel_of, round_up, tensor
 from ..tape.work import Streamed
 from .context import Context
 from .linear import column_linear, linear_params, row_linear
@@ -89,14 +89,11 @@ def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0, *, second: bool 
         yield from _torch_rule(c, (q, k, v), decay, out)
     else:
         block = c.new(f"{NAME}.WY block inverse", c.seq, c.batch, heads, Dim("chunk", CHUNK))
-        # beyond once: forward reads k for K K, w and the states, backward q, k and the output's gradient in bwd_dv, dhu, dqkwg and wy
-        flops = _rule_flops(c, heads, dv)
         gates = _channel_gates(c, q, block, keys, values) if second else _gates(c, heads)
         yield Op(
             f"{NAME}.delta_rule", (q, k, v, decay), (out,), (q, k, v, block, *gates),
-            forward=_forward_scratch(c, heads, dk, dv), backward=_backward_scratch(c, heads, dk, dv),
-            work=(Streamed(flops, 3 * k.nbytes + 2 * block.nbytes, 2 * q.nbytes + 5 * k.nbytes + 2 * out.nbytes),),
-            calls=RULE_KERNELS,
+            forward=forward_scratch(q, v), backward=backward_scratch(q, v),
+            work=(rule_work(k, block, q, out),), calls=RULE_KERNELS,
         )  # fmt: skip
 
     def norm_and_gate() -> Module[Tensor]:
@@ -137,8 +134,15 @@ def _torch_conv(c: Context, qkv: Tensor, parts: tuple[Tensor, ...], out: Tensor)
     yield Op(f"{NAME}.conv1d.split", (out,), parts)
 
 
-def _rule_flops(c: Context, heads: Dim, dv: Dim) -> int:
-    return RULE_FLOPS * heads.local * dv.size * dv.size * c.seq.local * c.batch.size
+def rule_flops(out: Tensor) -> int:
+    """Forward FLOPs of the rule whose output [s, b, heads, dv] this is."""
+    return RULE_FLOPS * numel_of(out.shape) * out.shape[-1].size
+
+
+def rule_work(k: Tensor, block: Tensor, q: Tensor, out: Tensor) -> Streamed:
+    """The rule's kernels. Beyond one pass the forward reads k for K K, w and the states, the backward q, k and the output's gradient in
+    bwd_dv, dhu, dqkwg and wy."""
+    return Streamed(rule_flops(out), 3 * k.nbytes + 2 * block.nbytes, 2 * q.nbytes + 5 * k.nbytes + 2 * out.nbytes)
 
 
 def _torch_rule(c: Context, given: tuple[Tensor, ...], decay: Tensor, out: Tensor) -> Module[None]:
@@ -195,7 +199,7 @@ def _torch_rule(c: Context, given: tuple[Tensor, ...], decay: Tensor, out: Tenso
         kept,
         forward,
         backward,
-        work=(Streamed(_rule_flops(c, heads, dv)),),
+        work=(Streamed(rule_flops(out)),),
     )
 
 
@@ -228,29 +232,29 @@ def _channel_gates(c: Context, q: Tensor, block: Tensor, keys: int, values: int)
     )
 
 
-def _hidden_states(c: Context, name: str, heads: Dim, dk: Dim, dv: Dim) -> Tensor:
+def _hidden_states(name: str, q: Tensor, v: Tensor) -> Tensor:
     """Chunk states [tokens / chunk, heads, dk, dv]."""
-    return c.new(name, c.seq._replace(name="seq/chunk"), c.batch, heads, Dim("dk*dv/chunk", dk.size * dv.size // CHUNK))
+    seq, batch, heads, dk = q.shape
+    states = Dim("dk*dv/chunk", dk.size * v.shape[-1].size // CHUNK)
+    return tensor(name, (seq._replace(name="seq/chunk"), batch, heads, states), q.dtype)
 
 
-def _forward_scratch(c: Context, heads: Dim, dk: Dim, dv: Dim) -> tuple[Tensor, ...]:
+def forward_scratch(q: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """What the forward of the rule has beside queries, keys and values [s, b, value heads, d]."""
     return (
-        c.region(f"{NAME}.w", heads, dk),
-        c.region(f"{NAME}.u", heads, dv),
-        c.region(f"{NAME}.v_new", heads, dv),
-        _hidden_states(c, f"{NAME}.h", heads, dk, dv),
+        q.like(f"{NAME}.w"),
+        v.like(f"{NAME}.u"),
+        v.like(f"{NAME}.v_new"),
+        _hidden_states(f"{NAME}.h", q, v),
     )
 
 
-def _backward_scratch(c: Context, heads: Dim, dk: Dim, dv: Dim) -> tuple[Tensor, ...]:
+def backward_scratch(q: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     """h, dh and the recomputed w, u, v_new with their gradients (dq, dk, dv are the gradients of the op's reads)."""
     return (
-        _hidden_states(c, f"{NAME}.h", heads, dk, dv),
-        _hidden_states(c, f"{NAME}.dh", heads, dk, dv),
-        c.region(f"{NAME}.w", heads, dk),
-        c.region(f"{NAME}.dw", heads, dk),
-        c.region(f"{NAME}.u", heads, dv),
-        c.region(f"{NAME}.v_new", heads, dv),
-        c.region(f"{NAME}.v_new grad", heads, dv),
-        c.region(f"{NAME}.du", heads, dv),
+        _hidden_states(f"{NAME}.h", q, v),
+        _hidden_states(f"{NAME}.dh", q, v),
+        q.like(f"{NAME}.w"),
+        q.like(f"{NAME}.dw"),
+        *(v.like(f"{NAME}.{part}") for part in ("u", "v_new", "v_new grad", "du")),
     )

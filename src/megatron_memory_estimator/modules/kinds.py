@@ -25,6 +25,7 @@ from . import (
     parallel,
     replacements,
     sparse_attention,
+    whole_delta_net,
 )
 from .falcon_h1 import FALCON_H1
 from .gemma4 import GEMMA4
@@ -70,6 +71,17 @@ _DELTA = Kind(
     owners=frozenset(("gdn",)),
     state_heads="delta",
     recomputes=frozenset(("gdn_norm_out",)),
+)
+_WHOLE_DELTA = Kind(
+    name="gdn_whole",
+    role="mixer",
+    ruled=frozenset(("context parallelism",)),
+    declare=whole_delta_net.whole_delta_net,
+    part="attn",
+    residual="attn_residual",
+    owners=frozenset(("gdn",)),
+    state_heads="whole",
+    rules=(whole_delta_net.whole_delta_rules,),
 )
 
 _MOE = Kind(
@@ -125,6 +137,8 @@ KINDS: dict[str, Kind] = {
         _DELTA._replace(
             name="gdn2", declare=gated_delta_net.gated_delta_net_2, ruled=RULED - {"deterministic kernels"}
         ),
+        _WHOLE_DELTA,
+        _WHOLE_DELTA._replace(name="gdn_whole_cp", declare=whole_delta_net.whole_delta_net_cp),
         Kind(
             name="mamba",
             role="mixer",
