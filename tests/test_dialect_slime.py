@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from megatron_memory_estimator import count_parameters
 from megatron_memory_estimator.errors import EstimatorError, QuestionsError, UnsupportedError
 from megatron_memory_estimator.inputs.dialects import slime
 from megatron_memory_estimator.inputs.dialects.job import job_of
@@ -186,11 +187,88 @@ def test_layers_of_mtp_without_its_training_are_counted_and_said() -> None:
         ("--train-backend fsdp", "without Megatron"),
         ("--debug-rollout-only", "nothing is trained"),
         ("--swap-optimizer-states", "swap"),
-        ("--spec slime_plugins.models.glm4 get_glm_spec", "spec"),
+        ("--spec my_lab.models.braid get_braid_spec", "my_lab.models.braid"),
+        ("--spec slime_plugins.models.braid get_braid_spec", "slime_plugins.models.braid get_braid_spec is not known"),
+        ("--spec miles_plugins.models.deepseek_v4 get_dsv4_spec", "DeepSeek-V4"),
+        ("--spec slime_plugins.models.qwen3_5 get_qwen3_5_spec", "has no linear attention"),
+        ("--spec slime_plugins.models.glm5.glm5 get_glm5_spec", "has no indexer"),
+        ("--post-self-attn-layernorm", "adds norms"),
+        ("--spec slime_plugins.models.glm4 get_glm_spec --post-mlp-layernorm", "alone"),
     ],
 )
 def test_what_decides_memory_is_refused(words: str, name: str) -> None:
     assert name in refusal(f"{ROLLOUT} {PACKED} {words}")
+
+
+LINEAR = """
+    --spec PLUGIN get_qwen3_5_spec --num-layers 40 --hidden-size 2048 --ffn-hidden-size 512 --num-attention-heads 16
+    --group-query-attention --num-query-groups 2 --kv-channels 256 --qk-layernorm --attention-output-gate --normalization RMSNorm
+    --disable-bias-linear --swiglu --position-embedding-type rope --rotary-percent 0.25 --untie-embeddings-and-output-weights
+    --vocab-size 248320 --num-experts 256 --moe-ffn-hidden-size 512 --moe-shared-expert-intermediate-size 512
+    --moe-shared-expert-gate --moe-router-topk 8 --moe-grouped-gemm --hf-checkpoint /root/Qwen3.5-35B-A3B --actor-num-nodes 2
+    --tensor-model-parallel-size 2 --sequence-parallel --context-parallel-size 2 --expert-model-parallel-size 8
+    --expert-tensor-parallel-size 1 --rollout-batch-size 32 --n-samples-per-prompt 8 --use-dynamic-batch-size --max-tokens-per-gpu 8192
+"""
+
+
+@pytest.mark.parametrize(
+    ("plugin", "kind", "ranks"),
+    [
+        ("slime_plugins.models.qwen3_5", "gdn_whole", "tensor- and context-parallel ranks"),
+        ("miles_plugins.models.qwen3_5", "gdn_whole_cp", "tensor-parallel ranks"),
+    ],
+)
+def test_linear_attention_of_a_spec_takes_its_sizes_from_the_checkpoint(plugin: str, kind: str, ranks: str) -> None:
+    """Three of four layers; the words give the rest, and a model with fewer layers has the first ones."""
+    run = run_of(LINEAR.replace("PLUGIN", plugin))
+    dialect = dialect_of(run)
+    assert dialect is not None and dialect.name == plugin.partition("_")[0]
+    found = job_of(dialect, run, None, {})
+    assert found.model.kinds == (f"{kind}+moe", f"{kind}+moe", f"{kind}+moe", "gqa+moe") * 10
+    assert (found.layout.dp, found.training.seq_length, found.model.linear_num_value_heads) == (4, 16384, 32)
+    (warning,) = found.warnings
+    assert "linear attention" in warning and "weights are whole on each rank" in warning and warning.endswith(ranks)
+    assert any("Qwen/Qwen3.5-35B-A3B" in one for one in found.assumptions)
+    short = run_of(LINEAR.replace("PLUGIN", plugin).replace("--num-layers 40", "--num-layers 6"))
+    assert [one.startswith("gdn") for one in job_of(dialect, short, None, {}).model.kinds] == [1, 1, 1, 0, 1, 1]
+
+
+def test_a_checkpoint_that_nobody_knows_is_asked_for() -> None:
+    words = LINEAR.replace("PLUGIN", "slime_plugins.models.qwen3_5").replace("/root/Qwen3.5-35B-A3B", "/root/own-model")
+    with pytest.raises(QuestionsError, match=r"/root/own-model.*--model NAME"):
+        job_of(slime.DIALECT, run_of(words), None, {})
+    found = job_of(slime.DIALECT, run_of(words, model="Qwen/Qwen3.5-35B-A3B"), None, {})
+    assert found.model.kinds[0] == "gdn_whole+moe"
+
+
+def test_norms_over_all_heads_and_norms_behind_both_blocks() -> None:
+    wide = job(ROLLOUT + PACKED + " --spec slime_plugins.models.minimax_m2 get_minimax_m2_layer_spec").model
+    assert (wide.qk_layernorm, wide.qk_layernorm_scope) == (True, "gathered_projection")
+    norms = " --post-self-attn-layernorm --post-mlp-layernorm"
+    behind = job(ROLLOUT + PACKED + " --spec slime_plugins.models.glm4 get_glm_spec" + norms).model
+    assert behind.norm_placement == "sandwich"
+    plain = job(ROLLOUT + PACKED + " --spec slime_plugins.models.glm4 get_glm_spec").model
+    assert plain.norm_placement == "pre"
+    assert count_parameters(behind).total - count_parameters(plain).total == 28 * 2 * 1024
+    assert "norms behind experts" in refusal(
+        ROLLOUT + PACKED + EXPERTS + " --spec slime_plugins.models.glm4 get_glm_spec" + norms
+    )
+
+
+def test_sparse_attention_of_a_spec_is_megatron_s_with_whole_indexers() -> None:
+    words = """ --multi-latent-attention --num-layers 6 --hidden-size 6144 --ffn-hidden-size 12288 --num-attention-heads 64
+        --q-lora-rank 2048 --kv-lora-rank 512 --qk-head-dim 192 --qk-pos-emb-head-dim 64 --v-head-dim 256 --qk-layernorm
+        --normalization RMSNorm --swiglu
+        --disable-bias-linear --position-embedding-type rope --no-rope-fusion --untie-embeddings-and-output-weights --vocab-size 154880
+        --spec miles_plugins.models.glm5.glm5 get_glm5_spec --hf-checkpoint zai-org/GLM-5"""
+    found = job_of(slime.DIALECT, run_of(ROLLOUT + PACKED + words), None, {})
+    assert set(found.model.kinds) == {"dsa+dense"}
+    assert (found.model.dsa_indexer_n_heads, found.model.dsa_indexer_head_dim, found.model.dsa_indexer_topk) == (
+        32,
+        128,
+        2048,
+    )
+    assert any("fp32 copies" in one for one in found.warnings)
 
 
 def test_frozen_routers_are_read() -> None:
@@ -257,12 +335,32 @@ KEYS = st.sampled_from(
         "update-weight-buffer-size",
         "offload-train-target",
         "mtp-num-layers",
+        "post-mlp-layernorm",
+        "spec",
         "fp16",
         "zz",
     ]
 )
 VALUES = st.sampled_from(
-    ["", "0", "1", "2", "7", "-1", "1e9", "x", "all-linear", "ppo", "0.5", "99999999999999999999", "\0?k\0", "true"]
+    [
+        "",
+        "0",
+        "1",
+        "2",
+        "7",
+        "-1",
+        "1e9",
+        "x",
+        "all-linear",
+        "ppo",
+        "0.5",
+        "99999999999999999999",
+        "\0?k\0",
+        "true",
+        "slime_plugins.models.glm4 get_glm_spec",
+        "miles_plugins.models.qwen3_next get_qwen3_next_spec",
+        "slime_plugins.models. x",
+    ]
 )
 
 
@@ -334,11 +432,25 @@ def test_without_the_file_the_checkpoint_s_model_is_meant(tmp_path: Path) -> Non
     assert script(tmp_path, "qwen3-30B-A3B-5layer").model.num_layers == 5
 
 
+def test_a_model_whose_file_names_a_plug_in_has_its_layers(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(
+        SCRIPT.replace("NAME", "qwen3.5-35B-A3B")
+        .replace("MORE", "")
+        .replace("Qwen/Qwen3-30B-A3B", "Qwen/Qwen3.5-35B-A3B")
+    )
+    found = TrainingJob.from_file(tmp_path / "run.sh")
+    assert found.model.kinds[:4] == ("gdn_whole_cp+moe",) * 3 + ("gqa+moe",)
+    assert any("linear attention" in one for one in found.warnings)
+
+
 def test_bridge_s_model_takes_the_layout_and_passes_the_model_s_words_over(tmp_path: Path) -> None:
     """miles `--megatron-to-hf-mode bridge`: the model is Megatron-Bridge's of --hf-checkpoint; vpp, fusions and MTP are not copied."""
-    more = "--megatron-to-hf-mode bridge --hidden-size 64 --mtp-num-layers 1 --recompute-granularity full --lora-rank 8"
+    more = "--megatron-to-hf-mode bridge --spec miles_plugins.models.x get_x --hidden-size 64 --mtp-num-layers 1 --lora-rank 8"
+    more += " --recompute-granularity full"
     found = script(tmp_path, "qwen3-30B-A3B-6layer", more)
     assert (found.model.num_layers, found.model.hidden_size, found.model.mtp_num_layers) == (48, 2048, None)
     assert found.model.padded_vocab(2) == 151936 and not found.training.bias_activation_fusion
     assert (found.layout.tp, found.layout.ep, found.training.recompute_granularity) == (2, 8, "full")
-    assert any("without effect: --hidden-size, --mtp-num-layers, --num-layers and" in said for said in found.warnings)
+    assert any(
+        "without effect: --spec, --hidden-size, --mtp-num-layers, --num-layers and" in said for said in found.warnings
+    )

@@ -140,7 +140,7 @@ KEYS = """
     tokenizer_model freeze_params_name_list mtp_num_layers sglang_mem_fraction_static max_tokens_per_gpu sequence_packing framework
     moe_router_force_load_balancing accumulate_allreduce_grads_in_fp32 attention_backend train.global_batch_size --rollout-max-response-len
     turbo_sync_free_moe_stage pp_algorithm post_trainer megatron_config GPUS_PER_NODE NNODES NPROC_PER_NODE EXP --config --exp -c --set
-    model_name_or_path mixed_precision actor
+    model_name_or_path mixed_precision actor spec
     compute-dtype num-gpus model-recipe-name num-moe-experts pipeline-model-parallel-layout model.tensor_model_parallel_size
     dataset.seq_length vocab_size_in_config_file training_phase custom_pipeline_layers custom_pipeline_recompute_layers
     max_position_embeddings
@@ -152,8 +152,8 @@ PROGRAMS = """
     sft dpo rm distillation pretrain peft train
 """
 """... with programs, and with the kinds of training and of models that these and the recipes' names decide."""
-OTHERS = "Store deepseek_v3 oc.env env oc.select oc.decode"
-"""... with kinds of arguments, families of the catalogue, functions of OmegaConf."""
+OTHERS = "Store deepseek_v3 gdn dsa oc.env env oc.select oc.decode"
+"""... with kinds of arguments, families of the catalogue and kinds of their layers, functions of OmegaConf."""
 
 
 def test_values_that_a_reader_tells_apart_stand_in_its_row() -> None:

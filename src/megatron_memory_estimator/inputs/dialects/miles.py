@@ -18,7 +18,9 @@ def knows(run: Run) -> bool:
     if not slime.knows(run):
         return False
     found, _ = flags(run.words)
-    named = any(key.startswith("miles_") for key in found) or any(word.startswith("miles.") for word in run.words)
+    named = any(key.startswith("miles_") for key in found) or any(
+        word.startswith(("miles.", "miles_plugins.")) for word in run.words
+    )
     return named or "miles" in run.program.split("/") or not OWN.isdisjoint(found)
 
 

@@ -10,15 +10,20 @@ Source: radixark/miles `miles/utils/arguments.py`, `miles/backends/megatron_util
 Tokens of slime's microbatches, and samples of its steps.
 
 Source: THUDM/slime `slime/utils/arguments.py`, `slime/backends/megatron_utils/data.py`.
+
+Layers of --spec: what the plug-ins of both build in place of Megatron-LM's layers.
+
+Sources: THUDM/slime `slime_plugins/models/`; radixark/miles 0.0.2 (PyPI miles-rl) `miles_plugins/models/` (`hf_attention.py`,
+`qwen3_5.py`, `qwen3_next.py`, `glm4.py`, `glm5/glm5.py`), `miles/backends/megatron_utils/model_provider.py`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ...errors import UnsupportedError
+from ...errors import ConfigError, UnsupportedError
 from ...job.model import Model
 from ...wording import dashed, shown, whole
 from ..hf.load import load
@@ -68,7 +73,7 @@ OWN = """
 """
 """Arguments that are read here or change no tensor, and beginnings of such; the rest is Megatron-LM's."""
 MORE_NORMS = ("post_self_attn_layernorm", "post_mlp_layernorm")
-"""Norms behind attention and MLP (GLM-4), which keep their inputs too."""
+"""Norms behind attention and MLP, which keep their inputs too; they are there with --spec of GLM-4."""
 CUSTOM = ("custom_model_provider_path", "custom_loss_function_path")
 SYNC_BYTES = 512 * 2**20
 """--update-weight-buffer-size where it is not given."""
@@ -91,16 +96,27 @@ def read(run: Run) -> Reading:
     warnings: list[str] = []
     tokens = batch(found, questions)
     tuned, tuned_notes, refused = adapters(found)
-    args, unknown = for_megatron(without(found, " ".join((OWN, *MORE_NORMS, NAMED))))
-    settings = {**_always(found, questions), **tokens.settings, **_loss(found, questions, warnings), **tuned}
+    bridge = text(found, "megatron_to_hf_mode") == "bridge"
+    notes = list[str]()
+    layers = Layers() if bridge else _layers(found, run, questions, notes)
+    args, unknown = for_megatron(without(found, " ".join((OWN, *MORE_NORMS, NAMED, *layers.read))))
+    settings = {
+        **layers.settings,
+        **_always(found, questions),
+        **tokens.settings,
+        **_loss(found, questions, warnings),
+        **tuned,
+    }
     settings |= _around(found, questions, warnings, tokens.log_prob)
-    notes = [*tokens.notes, *tuned_notes]
+    notes += [*tokens.notes, *tuned_notes]
     entry = ""
-    if text(found, "megatron_to_hf_mode") == "bridge":
+    if bridge:
         entry = _checkpoint(found, questions, notes)
         settings = {**_of_bridge(args, text(found, NAMED), warnings), **settings}
     elif NAMED in found:
-        settings = {**_of_file(found, questions, notes), **settings}
+        of_file = _of_file(found, questions, notes)
+        layers = of_file if of_file.settings else layers
+        settings = {**of_file.settings, **settings}
     elif "vocab_size" not in found and "padded_vocab_size" not in found and "tokenizer_model" not in found:
         args += ("--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", text(found, "hf_checkpoint"))
     if not entry and NAMED not in found and "num_layers" not in found:
@@ -115,9 +131,9 @@ def read(run: Run) -> Reading:
         num_gpus=_gpus(found, questions),
         env={**run.env, **_env(found)},
         assumptions=tuple(notes),
-        warnings=(*tokens.warnings, *warnings, *passed_over(unknown, "slime")),
+        warnings=(*tokens.warnings, *layers.warnings, *warnings, *passed_over(unknown, "slime")),
         questions=tuple(questions),
-        refused=(*refused, *_refused(found)),
+        refused=(*refused, *_refused(found, layers), *layers.refused),
     )
 
 
@@ -145,17 +161,22 @@ def _checkpoint(found: Found, questions: list[Question], notes: list[str]) -> st
     return entry.entry
 
 
-def _of_file(found: Found, questions: list[Question], notes: list[str]) -> dict[str, Any]:
-    """The architecture that the framework's file of a model has, which is not there: the catalogue's."""
+def _of_file(found: Found, questions: list[Question], notes: list[str]) -> Layers:
+    """The architecture that the framework's file of a model has, which is not there: the catalogue's, with the layers of its plug-in."""
     entry, name = _checkpoint(found, questions, notes), text(found, NAMED)
     if not entry:
-        return {}
+        return Layers()
     usual = {one: Model.__dataclass_fields__[one].default for one, owner in known_settings().items() if owner is Model}
     settings = usual | dict(load(entry).config)
     if cut := CUT.search(name):
         settings["num_layers"] = int(cut[1])
     notes.append(f"scripts/models/{name}.py is not opened: the model's words are those of {entry}")
-    return {**settings, **(FILES_SAY if settings.get("num_moe_experts") else {})}
+    settings |= FILES_SAY if settings.get("num_moe_experts") else {}
+    for key, value, plugged in BY_PLUGIN:
+        if settings.get(key) == value:
+            layers = plugged(found, settings, f"scripts/models/{name}.py")
+            return layers._replace(settings={**settings, **layers.settings})
+    return Layers(settings)
 
 
 def _of_bridge(args: Sequence[str], name: str, warnings: list[str]) -> dict[str, Any]:
@@ -170,7 +191,7 @@ def _of_bridge(args: Sequence[str], name: str, warnings: list[str]) -> dict[str,
     idle = [
         name
         for name, value in given.items()
-        if NOT_COPIED.search(name) or any(owners.get(one) is Model for one in changed({name: value}))
+        if name == "spec" or NOT_COPIED.search(name) or any(owners.get(one) is Model for one in changed({name: value}))
     ]
     said = [*map(dashed, idle), *([f"--num-layers and the other words of {name}"] if name else [])]
     if said:
@@ -208,7 +229,7 @@ def _refuse_others(found: Found) -> None:
         raise UnsupportedError("--debug-rollout-only: only samples are generated, nothing is trained")
 
 
-def _refused(found: Found) -> list[str]:
+def _refused(found: Found, layers: Layers) -> list[str]:
     """What decides memory and is not modelled."""
     refused = [
         f"{dashed(key)} {shown(text(found, key))} chooses what trains, which is not modelled"
@@ -221,7 +242,8 @@ def _refused(found: Found) -> list[str]:
         refused.append(
             f"--offload-train-target {shown(text(found, 'offload_train_target'))} keeps states on disk, which is not modelled"
         )
-    refused += [f"{dashed(key)} adds norms that are not modelled" for key in MORE_NORMS if on(found, key)]
+    more = [key for key in MORE_NORMS if on(found, key) and key not in layers.read]
+    refused += [f"{dashed(key)} adds norms that are not modelled" for key in more]
     refused += [
         f"{dashed(key)} {shown(text(found, key))} is code, which is not read" for key in CUSTOM if found.get(key)
     ]
@@ -461,3 +483,142 @@ def _samples(found: Found, questions: list[Question]) -> tuple[int | None, list[
 
 def _upwards(tokens: int, multiple: int) -> int:
     return -(-tokens // multiple) * multiple
+
+
+class Layers(NamedTuple):
+    """Settings of the layers that a plug-in builds, what is warned of and refused, and the arguments that say so."""
+
+    settings: Mapping[str, Any] = {}
+    warnings: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+
+
+Plugged = Callable[[Found, Mapping[str, Any], str], Layers]
+"""From the arguments, the architecture of --hf-checkpoint, and the words that chose the plug-in."""
+SLIME, MILES = "slime_plugins.models.", "miles_plugins.models."
+"""Folders of the plug-ins."""
+
+
+def _layers(found: Found, run: Run, questions: list[Question], notes: list[str]) -> Layers:
+    """The layers of a --spec of the plug-ins; any other --spec is left to Megatron-LM's reader, which refuses what it does not know."""
+    words = text(found, "spec").split()
+    if not words or not words[0].startswith((SLIME, MILES)):
+        return Layers()
+    said = f"--spec {shown(' '.join(words))[1:-1]}"
+    plugin = (words[0].rsplit(".", 1)[-1], words[-1])
+    plugged = SPECS.get(plugin)
+    if plugged is None:
+        why = OTHER_SPECS.get(plugin, "is not known")
+        return Layers(refused=(f"{said} {why}",), read=("spec",))
+    config = _config(found, run, questions, notes) if plugged in OF_CONFIG else {}
+    if config is None:
+        return Layers(read=("spec",))
+    layers = plugged(found, config, said)
+    return layers._replace(read=("spec", *layers.read))
+
+
+def _config(found: Found, run: Run, questions: list[Question], notes: list[str]) -> Mapping[str, Any] | None:
+    """The architecture of --hf-checkpoint, from which plug-ins take their sizes; asked for where it is not known."""
+    checkpoint = run.model or text(found, "hf_checkpoint")
+    known = named(checkpoint)
+    try:
+        if checkpoint == "-":
+            raise ConfigError("standard input is no model of a run's file")
+        loaded = load(known.entry) if known else (run.named or load)(checkpoint)
+    except ConfigError:
+        what = f"--spec takes sizes from the config of --hf-checkpoint {shown(checkpoint)}, which is not known"
+        questions.append(Question(what, "--model NAME"))
+        return None
+    notes.append(
+        f"--spec takes its sizes from --hf-checkpoint {checkpoint}: the model {known.entry if known else loaded.name}"
+    )
+    return loaded.config
+
+
+LINEAR = (
+    "linear_attention_freq", "linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim", "linear_num_key_heads",
+    "linear_num_value_heads",
+)  # fmt: skip
+"""Settings of linear attention that the config has."""
+
+
+def _linear_attention(found: Found, config: Mapping[str, Any], said: str) -> Layers:
+    """Linear attention of plain linears where the config has it. slime gathers its tokens from the context-parallel ranks too; miles
+    leaves each rank a part of them."""
+    if config.get("experimental_attention_variant") != "gdn":
+        return Layers(refused=(f"{said}: the config of --hf-checkpoint has no linear attention",))
+    splits = SLIME not in said
+    values = {name: config[name] for name in LINEAR}
+    values["experimental_attention_variant"] = "gdn_whole_cp" if splits else "gdn_whole"
+    layers = whole(text(found, "num_layers")) or config["num_layers"]
+    values["linear_attention_freq"] = values["linear_attention_freq"][:layers]
+    ranks = "tensor-parallel" if splits else "tensor- and context-parallel"
+    warning = (
+        f"{said}: linear attention of plain linears in place of Megatron-LM's: its weights are whole on each rank, and each works on the "
+        f"tokens of all {ranks} ranks"
+    )
+    return Layers(values, (warning,))
+
+
+def _wide_norms(found: Found, config: Mapping[str, Any], said: str) -> Layers:
+    """Norms of query and key over all heads."""
+    return Layers({"qk_layernorm": True, "qk_layernorm_scope": "gathered_projection"})
+
+
+def _outer_norms(found: Found, config: Mapping[str, Any], said: str) -> Layers:
+    """Layers with norms behind attention and MLP too."""
+    given = [dashed(key) for key in MORE_NORMS if on(found, key)]
+    layers = Layers(read=MORE_NORMS)
+    if len(given) == 1:
+        return layers._replace(refused=(f"{said} with {given[0]} alone is not modelled",))
+    if given and "num_experts" in found:
+        return layers._replace(refused=(f"{said}: norms behind experts ({given[1]}) are not modelled",))
+    return layers._replace(settings={"norm_placement": "sandwich"} if given else {})
+
+
+INDEXED = (
+    "experimental_attention_variant", "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk", "dsa_indexer_topk_freq",
+    "dsa_indexer_skip_topk_offset",
+)  # fmt: skip
+"""Settings of sparse attention that the config may have."""
+
+
+def _sparse_attention(found: Found, config: Mapping[str, Any], said: str) -> Layers:
+    """Latent attention to the keys that an indexer without a loss picks; its kernels keep what cuDNN's do: query, keys, which of them, the
+    output and its sums."""
+    if config.get("experimental_attention_variant") != "dsa":
+        return Layers(refused=(f"{said}: the config of --hf-checkpoint has no indexer of sparse attention",))
+    values = {name: config[name] for name in INDEXED if name in config}
+    warning = (
+        f"{said}: its layers are taken as Megatron-LM's sparse attention, which has the same weights; the fp32 copies of its norm of the "
+        "compressed keys are not counted"
+    )
+    return Layers(
+        {**values, "dsa_kernel_backend": "cudnn", "cp_comm_type": ("all_gather",), "apply_rope_fusion": False},
+        (warning,),
+    )
+
+
+SPECS: dict[tuple[str, str], Plugged] = {
+    ("qwen3_5", "get_qwen3_5_spec"): _linear_attention,
+    ("qwen3_next", "get_qwen3_next_spec"): _linear_attention,
+    ("minimax_m2", "get_minimax_m2_layer_spec"): _wide_norms,
+    ("glm4", "get_glm_spec"): _outer_norms,
+    ("glm5", "get_glm5_spec"): _sparse_attention,
+}
+"""Plug-ins by the last part of the module and the function."""
+OTHER_SPECS = {
+    (
+        "deepseek_v4",
+        "get_dsv4_spec",
+    ): "splits DeepSeek-V4's attention over tensor-parallel ranks, which is not modelled",
+}
+"""Plug-ins that are known and not modelled."""
+OF_CONFIG: tuple[Plugged, ...] = (_linear_attention, _sparse_attention)
+"""Those that take sizes from the config of --hf-checkpoint."""
+BY_PLUGIN: tuple[tuple[str, str, Plugged], ...] = (
+    ("experimental_attention_variant", "gdn", _linear_attention),
+    ("qk_layernorm_scope", "sharded_projection", _wide_norms),
+)
+"""What a model of the catalogue has where the framework's file of it names a plug-in."""
