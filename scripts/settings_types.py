@@ -70,7 +70,7 @@ def text() -> str:
         (title, [f for f in dataclasses.fields(part) if not f.metadata.get("internal")]) for title, part in SECTIONS
     ]
     fields = {field.name: field for _, several in parts for field in several}
-    aliases = [alias(field) for field in fields.values() if listed(field)]
+    aliases = [alias(field) for field in fields.values() if named(field)]
     lines = [HEAD, *aliases, CLASS]
     for title, several in parts:
         lines.append(f"\n    # {title}\n")
@@ -109,6 +109,15 @@ def listed(field: Any) -> bool:
     return field.metadata.get("kind") == "list"
 
 
+MOST = 8
+"""Choices of a setting that stand in its own line; a type has its name where there are more."""
+
+
+def named(field: Any) -> bool:
+    """Whether the words of a setting are a type of their own."""
+    return listed(field) or len(field.metadata.get("choices") or ()) > MOST
+
+
 def alias_name(field: Any) -> str:
     """`RecomputeModules` of `recompute_modules`."""
     return "".join(word.capitalize() for word in field.name.split("_"))
@@ -130,7 +139,7 @@ def kind(field: Any) -> str:
     if listed(field):
         return f"{alias_name(field)} | Sequence[{alias_name(field)}]{none}"
     if choices:
-        return literal(choices) + none
+        return (alias_name(field) if named(field) else literal(choices)) + none
     if field.metadata.get("words"):
         return f"{declared.removesuffix(' | None')} | {literal(field.metadata['words'])}{none}"
     if declared == "Variants":

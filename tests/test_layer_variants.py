@@ -141,7 +141,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
      "cp_comm_type p2p does not exist for sliding windows; use a2a or all_gather"),
     ({"transformer_impl": "local", "norm_placement": "post"}, "norm_placement=post needs transformer_impl=transformer_engine"),
     ({"activation_func": "fast_gelu", "bias_activation_fusion": True}, "bias_activation_fusion excludes activation_func=fast_gelu"),
-    ({"final_logit_softcapping": 30.0, "loss_function": "fused"}, "final_logit_softcapping excludes loss_function=fused"),
+    ({"final_logit_softcapping": 30.0, "loss_function": "fused"}, "final_logit_softcapping excludes loss_function fused"),
     ({"tensor_model_parallel_size": 8, "variants": {"a": {"num_attention_heads": 12}}, "layer_variants": ["a", "", "", ""]},
      "num_attention_heads=12 is not divisible by tensor_model_parallel_size=8"),
 ]  # fmt: skip

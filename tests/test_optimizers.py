@@ -32,7 +32,7 @@ def test_the_table_has_every_choice() -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_moments_of_fused_adam_are_copied_when_they_are_loaded(name: str) -> None:
-    """TransformerEngine `pytorch/optimizers/fused_adam.py` (load_state_dict) copies exp_avg and exp_avg_sq; torch's own keep what is loaded."""
+    """TransformerEngine `optimizers/fused_adam.py` (load_state_dict) copies exp_avg and exp_avg_sq; torch's own keeps what is loaded."""
     row = OPTIMIZERS[name]
     kept = {
         one.tensor

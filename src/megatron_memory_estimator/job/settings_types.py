@@ -12,6 +12,7 @@ from .hardware import Environment
 
 # fmt: off
 CpCommType = Literal["p2p", "a2a", "all_gather", "a2a+p2p"]
+LossFunction = Literal["cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "skyrl", "fused", "skyrl_fused", "nemo_rl_fused"]
 RecomputeModules = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out", "mhc"]
 PeftTargetModules = Literal[
     "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate",
@@ -66,7 +67,7 @@ class Settings(TypedDict, total=False):
     ckpt_fully_parallel_load: bool  # each data-parallel rank reads a part of a checkpoint and sends it to the others
     cross_entropy_loss_fusion: bool  # fused cross entropy
     cross_entropy_fusion_impl: Literal["native", "te"]  # which fused cross entropy
-    loss_function: Literal["cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "skyrl", "fused", "skyrl_fused", "nemo_rl_fused"]
+    loss_function: LossFunction  # what the loss makes of the logits: Megatron-LM's, or a framework's log-probabilities
     loss_entropy: bool  # the loss of a framework takes the entropy too, with gradient
     loss_temperature: bool  # logits are divided by a temperature that is not 1
     loss_chunk_size: int | None  # tokens of which a framework's loss has fp32 logits at a time; default: all
@@ -278,7 +279,7 @@ class Settings(TypedDict, total=False):
     moe_router_group_topk: int | None  # groups that a token may use
     mtp_num_layers: int | None  # multi-token prediction depths
     mtp_use_repeated_layer: bool  # all MTP depths share one layer
-    experimental_attention_variant: Literal["gdn", "gdn2", "gdn_whole", "gdn_whole_cp", "dsa", "dsv4_hybrid", "kda"] | None  # attention ...
+    experimental_attention_variant: Literal["gdn", "gdn2", "gdn_whole", "gdn_whole_cp", "dsa", "dsv4_hybrid", "kda"] | None
     linear_attention_freq: int | Sequence[int] | None  # N: every Nth layer is softmax attention; or a 0/1 list, 1 is linear attention
     linear_conv_kernel_dim: int  # Gated DeltaNet: width of the convolution
     linear_key_head_dim: int  # Gated DeltaNet: key head dim
