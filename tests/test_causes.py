@@ -92,3 +92,22 @@ def test_what_a_command_makes_of_an_unset_variable_stays_unknown_and_a_port_is_n
     assert read(tmp_path, port + LAUNCH).layout.world_size == 8
     with pytest.raises(QuestionsError, match="JOB"):
         read(tmp_path, f"{port}{LAUNCH} --num-layers $((4 + $JOB))")
+
+
+def test_a_repository_is_the_script_s_own_folder(tmp_path: Path) -> None:
+    """`source ../../scripts/models/X.sh`: files below the folder that holds `.git` are opened; without it they are asked for."""
+    (tmp_path / "examples/math").mkdir(parents=True)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts/sizes.sh").write_text("TP=2\n")
+    script = f'source "$(dirname "$0")/../../scripts/sizes.sh"\n{LAUNCH} --tensor-model-parallel-size $TP'
+    with pytest.raises(QuestionsError, match="--follow"):
+        read(tmp_path / "examples/math", script)
+    (tmp_path / ".git").mkdir()
+    assert read(tmp_path / "examples/math", script).layout.tp == 2
+
+
+def test_a_tokenizer_of_a_catalogued_model_has_at_most_its_config_s_rows(tmp_path: Path) -> None:
+    words = LAUNCH.replace("--vocab-size 32000", "--tokenizer-type HuggingFaceTokenizer --tokenizer-model zai-org/GLM-4.5-Air")
+    found = read(tmp_path, words)
+    assert found.model.vocab_size == 151552
+    assert any("config of zai-org/GLM-4.5-Air is taken" in said for said in found.warnings)

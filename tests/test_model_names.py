@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from megatron_memory_estimator.inputs.catalog import entries
-from megatron_memory_estimator.inputs.dialects.models import LANGUAGE_PART, SAME, Named, catalogued, named
 from megatron_memory_estimator.inputs.hf import load
+from megatron_memory_estimator.inputs.model_names import LANGUAGE_PART, SAME, Named, catalogued, named
 
 HASH = "0123456789abcdef0123456789abcdef01234567"
 VARIANTS = {

@@ -24,12 +24,12 @@ from ...errors import ConfigError, UnsupportedError
 from ...wording import shown
 from ..catalog import entries
 from ..hf.load import load
+from ..model_names import catalogued, family_of, provider_defaults
 from ..questions import Question
 from ..spellings import short_dtype
 from .documents import document_of, needed
 from .hydra import Tree, overridden, parted
 from .keys import Section, decisive, of_ddp, of_sections, passed_over
-from .models import catalogued, family_of, provider_defaults
 from .rollout import TOLD_APART, engine, moved
 from .run import Dialect, Reading, Run
 

@@ -21,6 +21,7 @@ from ...job.model import Model
 from ...wording import shown, whole
 from ..bridge_config import DDP, LOW_PRECISION, OPTIMIZER
 from ..field_names import fields_of, meant, misspelled
+from ..model_names import EXPERTS, provider_defaults
 from ..questions import Question, settle
 from ..setting_names import full_name, known_settings
 from ..strict_yaml import parse_yaml
@@ -31,7 +32,6 @@ from .bridge_table import GPUS, UNKNOWN_GPU, Recipe, is_recipe, of_model, recipe
 from .documents import needed
 from .hydra import merged, overridden, parted
 from .keys import DECIDES, passed_over
-from .models import EXPERTS, provider_defaults
 from .run import Dialect, Reading, Run
 
 OVERRIDES = SECTIONS | frozenset(

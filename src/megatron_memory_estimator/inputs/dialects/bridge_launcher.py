@@ -17,13 +17,13 @@ from typing import Any
 from ...errors import ConfigError
 from ...wording import counted, shown, whole
 from ..catalog import entries
+from ..model_names import catalogued
 from ..questions import Question
 from .bridge_sections import SECTIONS
 from .bridge_table import Recipe, named_by_parts, of_performance
 from .hydra import overridden
 from .keys import DECIDES
 from .launched import UNKNOWN
-from .models import catalogued
 from .run import Run
 
 PROGRAM = re.compile(r"\w*setup_experiment|run_script")

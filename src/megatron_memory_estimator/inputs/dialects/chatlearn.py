@@ -12,11 +12,11 @@ from typing import Any
 
 from ...errors import UnsupportedError
 from ...wording import counted, shown
+from ..model_names import family_of
 from ..questions import Question
 from .documents import named_by, needed
 from .hydra import Tree, overridden, parted
 from .keys import Section, by_habit, decisive, of_sections, passed_over
-from .models import family_of
 from .rollout import TOLD_APART, engine, moved, split_otherwise
 from .run import Dialect, Reading, Run
 

@@ -21,11 +21,11 @@ from ..environment import VARIABLES
 from ..file_keys import follow_all
 from ..hf.load import load
 from ..loaded_model import LoadedModel
+from ..model_names import Named, named
 from ..questions import Question, of_gpus, settle
 from ..resolve import job_from_parts
 from ..setting_names import canonical, full_name
 from .launched import UNKNOWN, UNREAD
-from .models import Named, named
 from .run import Dialect, Reading, Run
 
 MOST_NODES = 256

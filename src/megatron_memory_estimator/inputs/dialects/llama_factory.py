@@ -17,13 +17,13 @@ from ...errors import ConfigError, UnsupportedError
 from ...wording import shown
 from ..bridge_config import precision_values
 from ..hf.load import load
+from ..model_names import catalogued, provider_defaults, provider_loss
 from ..questions import Question
 from . import mcore_adapter
 from .documents import needed
 from .hydra import DEEPEST, Tree, overridden, parted
 from .keys import SPELLED, given, model_ranks, passed_over, translated
 from .launched import gpus_of_command
-from .models import catalogued, provider_defaults, provider_loss
 from .rollout import TOLD_APART
 from .run import Dialect, Reading, Run
 from .words import flags, value_of

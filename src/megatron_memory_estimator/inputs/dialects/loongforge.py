@@ -16,6 +16,7 @@ from ...wording import dashed, shown, whole
 from ..hf.load import load
 from ..megatron.table import Argument, arguments
 from ..megatron.vocabulary import known_size
+from ..model_names import named
 from ..questions import Question
 from ..setting_names import full_name, known_settings
 from .documents import named_by, needed
@@ -23,7 +24,6 @@ from .job import MODEL_OPTION
 from .keys import passed_over, translated
 from .launched import UNKNOWN
 from .megatron_words import Found, for_megatron, number, on, positive, text, waiting, without
-from .models import named
 from .run import Dialect, Reading, Run
 from .words import flags, scalar
 

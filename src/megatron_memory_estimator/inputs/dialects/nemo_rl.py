@@ -26,13 +26,13 @@ from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
 from ...wording import counted, shown
+from ..model_names import provider_defaults
 from ..questions import Question
 from ..spellings import short_dtype
 from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
 from .keys import Section, balancing, by_habit, decisive, model_ranks, of_ddp, of_sections, of_transformer, passed_over
 from .launched import UNKNOWN
-from .models import provider_defaults
 from .rollout import LINEARS, MIXERS, TOLD_APART, engine, moved
 from .run import Dialect, Reading, Run
 

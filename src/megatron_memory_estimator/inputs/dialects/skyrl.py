@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from ...errors import UnsupportedError
 from ...wording import counted, shown
+from ..model_names import catalogued, family_of, provider_defaults
 from ..questions import Question
 from ..spellings import kernel_of
 from .hydra import Tree, overridden, parted
 from .keys import Section, by_habit, decisive, of_ddp, of_sections, of_transformer, passed_over, translated
-from .models import catalogued, family_of, provider_defaults
 from .rollout import LINEARS, MIXERS, TOLD_APART, engine, moved, split_otherwise
 from .run import Dialect, Reading, Run
 

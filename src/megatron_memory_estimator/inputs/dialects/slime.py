@@ -29,13 +29,13 @@ from ...wording import dashed, shown, whole
 from ..hf.load import load
 from ..megatron.derive import derive
 from ..megatron.words import parse_words
+from ..model_names import named, provider_defaults
 from ..questions import Question
 from ..setting_names import known_settings
 from ..shell.model_words import OF_MODEL
 from ..strict_yaml import parse_yaml
 from .keys import passed_over
 from .megatron_words import Found, for_megatron, number, on, positive, real, text, waiting, without
-from .models import named, provider_defaults
 from .rollout import OF_HF, PPO, TOLD_APART, engine, linears, moved
 from .run import Dialect, Reading, Run
 from .words import flags

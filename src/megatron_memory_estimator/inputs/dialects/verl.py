@@ -36,12 +36,12 @@ from typing import Any, NamedTuple
 from ...errors import ConfigError, UnsupportedError
 from ...wording import counted, shown
 from ..field_names import fields_of
+from ..model_names import catalogued, family_of, provider_defaults
 from ..questions import Question
 from ..spellings import short_dtype
 from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
 from .keys import Section, balancing, by_habit, decisive, model_ranks, of_ddp, of_sections, of_transformer, passed_over
-from .models import catalogued, family_of, provider_defaults
 from .rollout import GAE, TOLD_APART, engine, moved
 from .run import Dialect, Reading, Run
 

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 from ...job.choices import INSTALLED
 from ...wording import LONGEST_SHOWN, plain, whole
+from ..hf.load import load
+from ..model_names import named
 from ..questions import Question
 from .derive import whole_or
 
@@ -96,6 +98,11 @@ def _of_files(kind: str, option: int | None, model: str) -> Vocabulary:
     if option is not None:
         note = f"--vocab-size {option} is taken, but Megatron takes the length of the tokenizer ({shown}), whose files are not read"
         return Vocabulary(option, (note,))
+    entry = named(model) if model else None
+    if entry is not None:
+        rows = int(load(entry.entry).config["vocab_size"])
+        note = f"vocab_size {rows} of the config of {entry.entry} is taken: the length of its tokenizer is not known, and may be less"
+        return Vocabulary(rows, (note,))
     what = (
         f"the size of the vocabulary is not known: Megatron takes it from the tokenizer ({shown}), whose files are not read; "
         f"--vocab-size is the tokenizer's length, --padded-vocab-size the rows of the embedding"

@@ -1,4 +1,4 @@
-"""Files beside a script: what `source` and `bash FILE` may open, and nothing else."""
+"""Files beside a script and in its repository: what `source` and `bash FILE` may open, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NAMES = (".sh", ".bash", ".env", ".rc", ".conf", ".cfg", ".inc", ".config", ".sl
 """Endings of files that scripts source; whether one of them is there can be known."""
 
 PARENTS = 6
-"""Folders above a script in which, with `follow`, the end of a path of another machine is looked for."""
+"""Folders above a script in which its repository's root is looked for and, with `follow`, the end of a path of another machine."""
 
 
 @dataclass(frozen=True)
 class Beside:
-    """Where a script stands. Files in its folder and below are opened, others only where the caller says `follow`."""
+    """Where a script stands. Files in its folder or repository and below are opened, others only where the caller says `follow`."""
 
     path: str
     follow: bool = False
@@ -32,6 +32,16 @@ class Beside:
     def folder(self) -> str:
         """The folder of the script."""
         return os.path.dirname(self.script)
+
+    @property
+    def root(self) -> str:
+        """The repository's root, which holds `.git`; the script's folder where there is none above it."""
+        folder = self.folder
+        for _ in range(PARENTS + 1):
+            if os.path.exists(os.path.join(folder, ".git")):
+                return folder
+            folder = os.path.dirname(folder)
+        return self.folder
 
     def resolved(self, path: str, folder: str | None) -> str | None:
         """The place that a path means in the working folder, or beside the script where that is not known; None where no file of
@@ -60,12 +70,13 @@ class Beside:
         return next((place for place in found if os.path.isfile(place)), None)
 
     def _inside(self, place: str) -> bool:
-        """Whether a place, links followed, is in the script's folder or below."""
-        return is_within(self.folder, place) and os.path.realpath(self.folder) != os.path.sep
+        """Whether a place, links followed, is in the script's folder or repository, or below."""
+        folders = (self.folder, self.root)
+        return any(is_within(one, place) and os.path.realpath(one) != os.path.sep for one in folders)
 
     def shown(self, place: str) -> str:
         """A place as the caller would name it: from the script's folder."""
-        return os.path.relpath(place, self.folder) if self._inside(place) else place
+        return os.path.relpath(place, self.folder) if is_within(self.folder, place) else place
 
     def exists(self, path: str, folder: str | None, *, is_folder: bool = False) -> bool | None:
         """Whether a file that a script may source, or a folder, is there; None where that is not known."""

@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ..catalog import entries
-from ..defaults import IMPLEMENTATION, LOSS, LOSSES
+from .catalog import entries
+from .defaults import IMPLEMENTATION, LOSS, LOSSES
 
 VARIANT = re.compile(
     r"[-_.](instruct|base|chat|thinking|it|hf|torch_dist|dist|mcore|megatron|bf16|fp16|fp8|awq|gptq|int4|int8|w8a8|dynamic|sft|rl|ckpt|pt|"
