@@ -107,7 +107,9 @@ def test_a_repository_is_the_script_s_own_folder(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_of_a_catalogued_model_has_at_most_its_config_s_rows(tmp_path: Path) -> None:
-    words = LAUNCH.replace("--vocab-size 32000", "--tokenizer-type HuggingFaceTokenizer --tokenizer-model zai-org/GLM-4.5-Air")
+    words = LAUNCH.replace(
+        "--vocab-size 32000", "--tokenizer-type HuggingFaceTokenizer --tokenizer-model zai-org/GLM-4.5-Air"
+    )
     found = read(tmp_path, words)
     assert found.model.vocab_size == 151552
     assert any("config of zai-org/GLM-4.5-Air is taken" in said for said in found.warnings)

@@ -14,11 +14,13 @@ import pytest
 from megatron_memory_estimator import estimate
 from megatron_memory_estimator.inputs import dialects as package
 from megatron_memory_estimator.inputs.dialects.keys import translated
-from megatron_memory_estimator.inputs.dialects.run import Dialect, Run
+from megatron_memory_estimator.inputs.dialects.launched import of_launch
+from megatron_memory_estimator.inputs.dialects.run import Around, Dialect, Run
 from megatron_memory_estimator.inputs.dialects.table import MODULES, dialect_of, dialects
 from megatron_memory_estimator.inputs.dialects.unknowns import probes
 from megatron_memory_estimator.inputs.megatron.derive import DERIVED
 from megatron_memory_estimator.inputs.setting_names import full_name, known_settings
+from megatron_memory_estimator.inputs.shell.script import read_script
 
 from .dialect_runs import job, started, written
 from .helpers import ROOT
@@ -105,13 +107,51 @@ def test_every_dialect_has_an_example() -> None:
 
 @pytest.mark.parametrize("dialect", dialects(), ids=lambda one: one.name)
 def test_an_example_is_read(dialect: Dialect) -> None:
-    assert (ROOT / "docs" / "reference" / dialect.page).is_file()
     run = EXAMPLES[dialect.name]
     found = dialect_of(run)
     assert found is not None and found.name == dialect.name
     read = job(run, 8)
     assert (read.layout.tp, read.layout.sequence_parallel, read.training.micro_batch_size) == (1, False, 1)
     assert estimate(read).peak_stage.peak_allocated_bytes > 0
+
+
+@pytest.mark.parametrize("dialect", dialects(), ids=lambda one: one.name)
+def test_a_dialect_has_its_page_and_stands_in_every_list(dialect: Dialect) -> None:
+    page = ROOT / "docs" / "reference" / dialect.page
+    assert page.is_file(), f"{dialect.name} needs the page {page}"
+    for name in ("docs/reference/dialects/index.md", "docs/how-to/run_files.md"):
+        assert page.name in (ROOT / name).read_text(), (
+            f"{name} has no row for {dialect.name}, whose page is {page.name}"
+        )
+    for name in ("README.md", "docs/how-to/launch_scripts.md"):
+        assert dialect.name in (ROOT / name).read_text(), f"{name} does not name {dialect.name}"
+
+
+COMMANDS = {
+    "ms-swift": "megatron sft --model Qwen/Qwen3-8B --max_length 1024",
+    "LLaMA-Factory": "USE_MCA=1 llamafactory-cli train run.yaml",
+    "verl": "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.strategy=megatron",
+    "NeMo-RL": "uv run examples/run_grpo_math.py --config run.yaml policy.model_name=x",
+    "Primus": "bash runner/primus-cli direct -- train pretrain --config run.yaml",
+    "miles": "ray job submit -- python3 train.py --actor-num-nodes 1 --use-miles-router",
+    "slime": "ray job submit -- python3 train_async.py --actor-num-nodes 1 --rollout-num-gpus 8",
+    "FlagScale": "python run.py --config-path ./conf --config-name train",
+    "ROLL": "python examples/start_rlvr_pipeline.py --config_path conf --config_name run",
+    "AReaL": "python3 -m areal.launcher.local examples/math/gsm8k_rl.py --config run.yaml",
+    "LoongForge": "torchrun --nproc-per-node 8 loongforge/train.py --model-name qwen3-8b",
+    "SkyRL": "uv run --isolated --extra megatron -m skyrl.train.entrypoints.main_base trainer.strategy=megatron",
+    "ChatLearn": "python chatlearn/entrypoint.py grpo --config-file run.yaml",
+    "Megatron-Bridge": "python scripts/performance/setup_experiment.py -m llama -mr llama3_8b -ng 8 -g h100 -c bf16",
+}
+"""How a script starts a run of each."""
+
+
+@pytest.mark.parametrize("dialect", dialects(), ids=lambda one: one.name)
+def test_a_script_reaches_every_dialect(dialect: Dialect) -> None:
+    assert dialect.name in COMMANDS, f"say how a script starts a run of {dialect.name}"
+    run = of_launch(read_script(COMMANDS[dialect.name]), "run.sh", {}, Around())
+    found = dialect_of(run)
+    assert found is not None and found.name == dialect.name
 
 
 def test_every_default_of_a_framework_is_a_known_setting() -> None:

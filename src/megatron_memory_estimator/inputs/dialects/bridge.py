@@ -261,6 +261,7 @@ DIALECT = Dialect(
     "dialects/megatron_bridge.md",
     knows,
     read,
+    None,
     words="dora null NullTokenizer nemotron fp8 adam bf16",
 )
 

@@ -320,5 +320,5 @@ def _listed(run: Run, path: Any) -> int | None:
 
 
 DIALECT = Dialect(
-    "FlagScale", "dialects/flagscale.md", knows, read, follows=FOLLOWS, words="train megatron run auto_tune"
+    "FlagScale", "dialects/flagscale.md", knows, read, None, follows=FOLLOWS, words="train megatron run auto_tune"
 )

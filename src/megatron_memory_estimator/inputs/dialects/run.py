@@ -104,9 +104,9 @@ class Reading:
 class Dialect(NamedTuple):
     """A framework: its name, the documentation's page about it, whether a run is its own, and what such a run says.
 
-    `degrees` is the dotted path of the section in which degrees of parallelism stand, "" for the top, where other settings follow from
-    them; `takes_flags` says that words give them as `--name value`; `follows` are the keys of a file that name other files and that are
-    read (any other such key is refused, `file_keys.py`); `words` are the values that its reader tells apart, with blanks between them.
+    `degrees` is the dotted path of the section in which degrees of parallelism stand, "" for the top, None where no other setting follows
+    from them; `takes_flags` says that words give them as `--name value`; `follows` are the keys of a file that name other files and that
+    are read (any other such key is refused, `file_keys.py`); `words` are the values that its reader tells apart, with blanks between them.
 
     `knows` looks at the program and at keys only; `read` raises ConfigError for a file that is broken, UnsupportedError for another
     backend than Megatron.
@@ -116,7 +116,7 @@ class Dialect(NamedTuple):
     page: str
     knows: Callable[[Run], bool]
     read: Callable[[Run], Reading]
-    degrees: Callable[[Run], str] | None = None
+    degrees: Callable[[Run], str] | None
     takes_flags: bool = False
     follows: tuple[str, ...] = ()
     words: str = ""
