@@ -7,7 +7,7 @@ MINUTES ?= 10
 MODULES ?= *
 SAMPLE ?= 60
 
-.PHONY: demo test test-all test-web test-install test-trace coverage dist screenshots fmt docs pages docs-site page imports bench bench-page bench-peers fuzz mutants clean
+.PHONY: demo test test-all test-web test-install test-trace coverage dist screenshots fmt docs pages docs-site page imports bench bench-page bench-peers dialects fuzz mutants clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -109,6 +109,12 @@ bench-page: $(BROWSER)
 
 fuzz: $(READY)
 	$(BIN)/python scripts/fuzz.py --minutes $(MINUTES)
+
+# Keys of a framework's tree (TREE) that its reader does not know.
+TREE ?=
+
+dialects: $(READY)
+	$(BIN)/python scripts/dialect_age.py $(TREE)
 
 # Which tests notice an error in a line: MODULES, or so many (DRAW) of a ROOM.
 ROOM ?=
