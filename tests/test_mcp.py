@@ -16,7 +16,20 @@ from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.report.verdict import verdict_sentence
 
 LAYOUT = {"tp": 2}
-TOOLS = {"estimate", "plan", "advise", "explain", "compare", "card", "models", "gpus", "timeline", "check", "validate"}
+TOOLS = {
+    "estimate",
+    "plan",
+    "advise",
+    "explain",
+    "compare",
+    "card",
+    "models",
+    "gpus",
+    "timeline",
+    "check",
+    "validate",
+    "largest",
+}
 
 
 def started(*options: str) -> StdioServerParameters:

@@ -15,6 +15,8 @@ plan               the best legal layouts of a run on some GPUs
 Planned            the answer of plan: found.plans, table(), plot()
 card               what a model takes before anything is laid out: parameters, state, fewest GPUs by kind
 Card               the answer of card: rows, table()
+largest            how large the sequence, the micro batch or a GPU's tokens can be
+Largest            the answer of largest: sure, possible, at (the estimate)
 advise             what makes a run fit, or faster
 Advice             the answer of advise: now, outcomes, table()
 count_parameters   the parameters of a model, all, active and of MTP layers
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from .modules.counts import Count, count_parameters
     from .planner.advise import Advice, advise
     from .planner.card import Card, card
+    from .planner.largest import Largest, largest
     from .planner.planning import Planned, plan
     from .timeline import Timeline
 
@@ -78,14 +81,16 @@ _HOME = {
     "Model": "job.model",
     "Settings": "job.settings_types",
     "Training": "job.training",
+    "Largest": "planner.largest",
+    "largest": "planner.largest",
     "advise": "planner.advise",
     "plan": "planner.planning",
 }
 
 __all__ = [  # noqa: RUF022
-    "Advice", "Card", "ConfigError", "Count", "Environment", "Estimate", "EstimatorError", "GPUS", "Gpu", "Layout", "LayoutError", "Model",
-    "Planned", "Settings", "Stage", "Timeline", "Training", "TrainingJob", "UnsupportedError", "Verdict",
-    "advise", "card", "count_parameters", "estimate", "plan",
+    "Advice", "Card", "ConfigError", "Count", "Environment", "Estimate", "EstimatorError", "GPUS", "Gpu", "Largest", "Layout",
+    "LayoutError", "Model", "Planned", "Settings", "Stage", "Timeline", "Training", "TrainingJob", "UnsupportedError", "Verdict",
+    "advise", "card", "count_parameters", "estimate", "largest", "plan",
 ]  # fmt: skip
 
 

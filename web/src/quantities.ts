@@ -576,3 +576,17 @@ export type LogRank = {
   readonly allocated_bytes: Readonly<Record<string, number>>;
   readonly max_allocated_bytes: Readonly<Record<string, number>>;
 };
+
+export type Largest = {
+  readonly schema: string;
+  readonly sentence: string;
+  readonly setting: string;
+  readonly given: number;
+  readonly sure: number;
+  readonly possible: number;
+  readonly step: number;
+  readonly decides: Event | null;
+  readonly refusal: string;
+  readonly assumptions: readonly string[];
+  readonly warnings: readonly string[];
+};

@@ -30,8 +30,18 @@ RECORDS = ("csv", "markdown")
 """Formats of one row for each stage."""
 
 
-def run(job: TrainingJob, *, as_json: bool, form: str, formulas: bool, html: str | None, **shown: bool) -> None:
-    """Print the estimate."""
+def run(
+    job: TrainingJob, *, as_json: bool, form: str, formulas: bool, html: str | None, largest: str | None, **shown: bool
+) -> None:
+    """Print the estimate, or how large a setting can be."""
+    if largest is not None:
+        others = {"formulas": formulas, "html": html is not None, **shown}
+        if beside := [dashed(name) for name, on in others.items() if on] + (
+            ["--format"] if form not in ("text", "json") else []
+        ):
+            raise ConfigError(f"--largest is an answer of its own; leave {', '.join(beside)} out")
+        print_largest(job, largest, as_json=as_json or form == "json")
+        return
     asked = {**shown, "formulas": formulas, "json": as_json}
     held = ("table", "assumptions", "verbose", "all_gpus") if form not in RECORDS else tuple(asked)
     if (form in RECORDS or as_json or form == "json") and (beside := [name for name in held if asked[name]]):
@@ -78,6 +88,25 @@ def run(job: TrainingJob, *, as_json: bool, form: str, formulas: bool, html: str
             from ..report.formulas import print_formulas
 
             print_formulas(result, terminal)
+
+
+def print_largest(job: TrainingJob, setting: str, *, as_json: bool) -> None:
+    """How large a setting of the run can be, in a sentence or as a document."""
+    from ..planner.largest import largest
+    from ..report.limit import largest_document, sentence
+
+    found = largest(job, setting)
+    if as_json:
+        from .files import print_json
+
+        print_json(largest_document(found))
+        return
+    from ..report.text import print_warnings
+    from .console import console
+
+    terminal = console()
+    terminal.print(sentence(found), highlight=False, markup=False)
+    print_warnings(job, terminal)
 
 
 def print_document(result: Estimate, *, formulas: bool) -> None:
@@ -167,9 +196,15 @@ command = job_command(
             ["--all-gpus"], is_flag=True, help="the verdict and head-room on every GPU of the catalogue, as a table"
         ),
         click.Option(
+            ["--largest"],
+            metavar="SETTING",
+            default=None,
+            help="the largest seq_length, micro_batch_size or max_tokens_per_gpu that fits",
+        ),
+        click.Option(
             ["--html"],
             metavar="FILE",
-            help="also write the page of this run, with every stage's step and tensors, as one file",
+            help="also write the page of this run as one file",
         ),
         click.Option(
             ["--formulas"], is_flag=True, help="also print what Megatron-Bridge's and Megatron-LM's formulas say"

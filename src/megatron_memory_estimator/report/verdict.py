@@ -106,7 +106,7 @@ def _first(event: Event, found: Verdict, estimate: Estimate) -> str:
         "tight": f"Might not {doing.do} {on}, up to {worst} too much",
         "does not fit": f"Cannot {doing.do} {on}, at least {best} too much",
     }[event.word]
-    needs = f"needs {bounds_text(event.device)} of {gib(event.memory_bytes, 1)} GiB {_where(event, estimate)}"
+    needs = f"needs {bounds_text(event.device)} of {gib(event.memory_bytes, 1)} GiB {where(event, estimate)}"
     return f"{head}: {needs}{_moment(event, estimate)}{_without_fragmentation(event)}"
 
 
@@ -132,7 +132,7 @@ def _other(event: Event, found: Verdict, estimate: Estimate) -> str:
         "tight": f"Might not {doing.do}, up to {worst} too much",
         "does not fit": f"Cannot {doing.do}, at least {best} too much",
     }[event.word]
-    needs = f"{doing.what} takes {bounds_text(event.device)} GiB {_where(event, estimate)}"
+    needs = f"{doing.what} takes {bounds_text(event.device)} GiB {where(event, estimate)}"
     way = way_out(found, estimate) if event.phase == "load" else ""
     return f"{head}: {needs}{_without_fragmentation(event)}{'; ' if way else ''}{way}"
 
@@ -162,7 +162,7 @@ def way_out(found: Verdict, estimate: Estimate) -> str:
     return said
 
 
-def _where(event: Event, estimate: Estimate) -> str:
+def where(event: Event, estimate: Estimate) -> str:
     """The stage that needs most."""
     stages = estimate.stages
     return f"on stage {event.pp_rank} of 0-{len(stages) - 1}" if len(stages) > 1 else _every_gpu(stages[0])

@@ -195,6 +195,17 @@ class Check(Again):
     tolerance: Tolerance = "0%"
 
 
+class OfLargest(Again):
+    """A run, and the setting that is asked about."""
+
+    setting: Annotated[
+        Literal["seq_length", "micro_batch_size", "max_tokens_per_gpu"],
+        Field(
+            description="What is to be as large as it can: tokens of a sequence, sequences, or tokens of a microbatch on a GPU."
+        ),
+    ]
+
+
 class Validate(Again):
     """A run, and the log that it wrote."""
 
@@ -386,6 +397,13 @@ TOOLS: dict[str, Tool] = {
         Validate,
         "log",
         RUN | {"log": "[Rank 0] (after 2 iterations) memory (MB) | allocated: 36000.0 | max allocated: 47500.0"},
+        agents=True,
+    ),
+    "largest": Tool(
+        "How large the sequence, the micro batch or a GPU's tokens of a run can be",
+        OfLargest,
+        "largest",
+        RUN | {"setting": "seq_length"},
         agents=True,
     ),
     "lanes": Tool("One training step of all stages beside one another, in columns", Run, "lanes", PIPELINE),

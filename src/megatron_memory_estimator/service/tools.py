@@ -142,6 +142,16 @@ def _validate(request: Request) -> Any:
     return log_document(compared_log(request.get("log"), found), found)
 
 
+def _largest(request: Request) -> Any:
+    """How large a setting of the run can be."""
+    from ..planner.largest import largest
+    from ..report.limit import largest_document
+
+    if request.get("setting") is None:
+        raise ConfigError("setting is needed: seq_length, micro_batch_size or max_tokens_per_gpu")
+    return largest_document(largest(request.job, request.get("setting"), stop=request.late))
+
+
 def _lanes(request: Request) -> Any:
     """The moments of every stage in columns."""
     from ..report.lanes import lanes_document
@@ -221,6 +231,7 @@ ANSWERS: dict[str, Callable[[Request], Any]] = {
     "export": exported,
     "gpus": _gpus,
     "lanes": _lanes,
+    "largest": _largest,
     "launch": _launch,
     "mbridge": _mbridge,
     "megatron_config": _megatron_config,
