@@ -63,6 +63,7 @@ def test_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]) -> Non
     found = document(capsys, "estimate", *V3, "--json")
     assert set(found) == {
         "schema", "model", "layout", "training", "stages", "peak", "routing", "verdict", "gpus", "assumptions", "warnings",
+        "uncounted", "bound",
     }  # fmt: skip
     assert found["schema"] == "megatron-memory-estimate/1"
     assert {"name", "source", "model_type", "num_parameters", "config"} <= set(found["model"])

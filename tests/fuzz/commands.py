@@ -162,7 +162,7 @@ def judged(code: Any, printed: str, complained: str, *, as_json: bool) -> Outcom
             else f"exit code 2 with output {printed[:100]!r} {complained[:100]!r}"
         )
         lines = tuple(line.removeprefix("error: ") for line in complained.splitlines())
-        asks = any(re.match(r"[0-9]+ things are missing: ", line) for line in lines)
+        asks = any(re.match(r"[0-9]+ things must be settled: ", line) for line in lines)
         return Outcome(False, lines, wrong, longest=LONGEST_QUESTIONS if asks else LONGEST_MESSAGE)
     if as_json and printed.startswith("{"):
         try:
