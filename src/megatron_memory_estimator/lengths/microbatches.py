@@ -250,6 +250,7 @@ def _legacy(lengths: Lengths, limits: Limits) -> Bins:
 
 
 def _nemo_rl(lengths: Lengths, limits: Limits) -> Bins:
+    """The largest is the framework's; into which of the smaller ones a short sample goes can differ."""
     return moved_from_fullest(modified_first_fit(lengths, limits), limits.dp)
 
 
@@ -355,7 +356,7 @@ def _megatron_core(lengths: Lengths, limits: Limits) -> Bins:
 
 
 def _rows(lengths: Lengths, limits: Limits) -> Bins:
-    """Every sample a row of its own, as wide as the bound."""
+    """Every sample a row of its own, as wide as the bound; a microbatch of several rows has so many times the tokens."""
     return [[limits.tokens] for _ in lengths]
 
 
@@ -387,8 +388,8 @@ def _legacy_worst(limits: Limits, count: int) -> Worst:
     """Of `count` microbatches, or of a number that first fit finds and a group divides.
 
     First fit finds microbatches within the bound. Without virtual stages as many are made, of like tokens: at most a third larger than the
-    best partition (Michiels, Korst, Aarts, van Leeuwen, "Performance ratios for the Karmarkar-Karp differencing method"). Two samples each of
-    m + 1, ..., 2m - 1, three of m and one of the bound 3m come near it.
+    best partition (Michiels, Korst, Aarts, van Leeuwen, "Performance ratios for the Karmarkar-Karp differencing method"). Two samples each
+    of m + 1, ..., 2m - 1, three of m and one of the bound 3m come near it.
     With a group g up to g - 1 fewer are made. Of 2g - 1 full ones two share one; no part is above another by more than one sample,
     so none above (3g - 2) / g of the bound. Where first fit finds g - 1, all samples are in one.
     """
