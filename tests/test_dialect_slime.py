@@ -404,7 +404,7 @@ def model_args(nlayers=None, rotary_base=BASE):
 
 def script(folder: Path, name: str, more: str = "", **given: str) -> TrainingJob:
     (folder / "run.sh").write_text(SCRIPT.replace("NAME", name).replace("MORE", more))
-    return TrainingJob.from_file(folder / "run.sh", **({"set_variables": given} if given else {}))
+    return TrainingJob.from_file(folder / "run.sh", set_variables=given)
 
 
 def test_words_of_a_model_are_read_from_its_python_file(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from megatron_memory_estimator import ConfigError, Estimate, TrainingJob, UnsupportedError, advise, estimate, plan
 from megatron_memory_estimator.report.document import estimate_document as document
+from megatron_memory_estimator.tape.ops import flattened
 from megatron_memory_estimator.tape.simulate import leftovers
 
 from .helpers import ROOT
@@ -169,7 +170,7 @@ def test_the_floor_of_log_probabilities_from_hidden_states_that_no_chunk_makes_s
     """NVIDIA-NeMo/RL: 30 bytes a logit of a chunk, 10 of each weight of the output layer, 12 of each hidden value of the gathered tokens.
     Qwen3-8B, tp 4, 32,768 tokens, chunks of 256: 0.27, 1.45 and 1.5 GiB."""
     columns, width, tokens, chunk = 152064 // 4, 4096, 32768, 256
-    training = {
+    training: dict[str, Any] = {
         "loss_function": "nemo_rl_fused",
         "seq_length": tokens,
         "micro_batch_size": 1,
@@ -177,8 +178,8 @@ def test_the_floor_of_log_probabilities_from_hidden_states_that_no_chunk_makes_s
     }
     job = TrainingJob.from_hf("Qwen/Qwen3-8B", 4, sequence_parallel=True, loss_chunk_size=chunk, **training)
     unit = next(run for run in estimate(job).stages[0].rank.plans[0].runs if run.unit.name == "output")
-    op = next(one for one in unit.unit.items if one.name == "output.linear_cross_entropy")
-    scratch = sum(one.nbytes for one in op.backward)
+    op = next(one for one in flattened(unit.unit.items) if one.name == "output.linear_cross_entropy")
+    scratch: int = sum(one.nbytes for one in op.backward)
     kept = 2 * tokens * width + 2 * tokens * width  # the gathered hidden states, and their gradient
     assert scratch + kept == 30 * chunk * columns + 10 * width * columns + 12 * tokens * width
 

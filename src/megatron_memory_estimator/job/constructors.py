@@ -53,8 +53,8 @@ class Constructors:
         `args` is a mapping of argument names (dashed or underscored; `vars(namespace)` too), a list of words as on a command
         line, the path of a YAML file (flat, or under MODEL_ARGS), or the path of a launch script, which is read, never run.
         `set_variables` gives values to variables of a script, `words` are those of its caller, `follow=True` lets it source files
-        from elsewhere than its own folder; `ignore_unknown=True` passes over unknown arguments; other
-        `settings`, those of `from_hf`, override the arguments.
+        from elsewhere than its own folder; `ignore_unknown=True` passes over unknown arguments, `without_unmodelled=True`
+        leaves out those of forks that only lower or only raise memory; other `settings`, those of `from_hf`, override the arguments.
         Raises ConfigError for unknown arguments and files that cannot be read, UnsupportedError for what is not modelled.
         """
         return _made("job from megatron args", args, num_gpus, settings, whole=True)

@@ -938,6 +938,7 @@ class Constructors:
         follow: bool = ...,
         run_model: str = ...,
         ignore_unknown: bool = ...,
+        without_unmodelled: bool = ...,
         more_arguments: Sequence[str] = ...,
     ) -> Self: ...
     @classmethod
@@ -1248,6 +1249,7 @@ class Constructors:
         follow: bool = ...,
         run_model: str = ...,
         ignore_unknown: bool = ...,
+        without_unmodelled: bool = ...,
         more_arguments: Sequence[str] = ...,
     ) -> Self: ...
     @classmethod

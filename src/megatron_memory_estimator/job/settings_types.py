@@ -356,4 +356,5 @@ class ArgumentSettings(Settings, total=False):
     follow: bool  # open files that a launch script sources from elsewhere than its own folder
     run_model: str  # the model, or recipe of Megatron-Bridge, of a run file that names none
     ignore_unknown: bool  # pass over unknown arguments, with a warning
+    without_unmodelled: bool  # leave arguments of forks that are not modelled out: the figures are a bound
     more_arguments: Sequence[str]  # words of a command line, which win over a file's
