@@ -11,13 +11,15 @@ from megatron_memory_estimator import EstimatorError, TrainingJob, count_paramet
 from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.inputs.dialects.bridge import DIALECT, run_of_recipe
 from megatron_memory_estimator.inputs.dialects.job import job_of
+from megatron_memory_estimator.modules.layers import final_norm_unit
 from megatron_memory_estimator.planner.launch import megatron_lm
 from megatron_memory_estimator.planner.search import search
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.planner.space.borders import generated_layout
 from megatron_memory_estimator.planner.space.defaults import completed
+from megatron_memory_estimator.tape.ops import flattened
 
-from .helpers import FACTS
+from .helpers import FACTS, context
 from .test_planner import same_figures
 
 FILE = json.loads((FACTS / "deepseek_v4.json").read_text())
@@ -274,3 +276,11 @@ def test_hash_layers_leave_chunks_without_a_layer() -> None:
         pipeline_model_parallel_size=(4, 43), tensor_model_parallel_size=(1,), expert_model_parallel_size=(32,)
     )
     assert search(job, space).examined
+
+
+def test_a_contraction_keeps_the_streams_in_fp32_and_five_numbers_of_each_token() -> None:
+    """The root of a token's mean square and a weight of each of 4 streams (Megatron-LM dev `transformer/hyper_connection.py`)."""
+    made = TrainingJob.from_hf(FLASH, 64)
+    (op,) = (one for one in flattened(final_norm_unit(context(made)).unit.items) if one.name == "mhc.contract")
+    tokens = made.training.seq_length
+    assert sum(t.nbytes for t in op.saves) == 4 * tokens * (4 * made.model.hidden_size + 1 + 4)

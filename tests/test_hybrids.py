@@ -284,3 +284,46 @@ def test_deterministic_delta_rule_by_hand() -> None:
     rows = 4 * (10 * 128 + 128 * 128 // 64 + 6 * 64 + (85_344 + 2016) // 64 + 4)
     assert found == heads * (4096 * rows - 2 * 64 * 128 * 4 + 4 * chunks) + 2 * 64 * 64
     assert found / (heads * 4096) == pytest.approx(13_128, rel=0.01)
+
+
+def test_a_scan_multiplies_each_channel_with_its_states() -> None:
+    """7 FLOPs per token, channel and state (Megatron-LM `training.py`, mamba_layer_flops): 128 heads of 64, 128 states."""
+    made = job(NEMOTRON)
+    (scan,) = op(made, "mamba", "mixer.scan").work
+    assert isinstance(scan, Streamed)
+    assert scan.flops == 7 * made.training.seq_length * 128 * 64 * 128
+
+
+def test_the_larger_of_a_scans_two_moments_counts() -> None:
+    """Per token, 128 heads of 64 and 8 groups, chunks of 128: fp32 states of 4 x 8192 x states / 128 bytes; later C B of 4 x 8 x 128 and two
+    outputs of 2 x 8192. With 128 states the later moment is larger by 4 KiB, with 256 states (Nemotron-H 56B) the earlier one."""
+    later = {"CB": 4 * 8 * 128}
+    for states, expected in ((128, later), (256, {"chunk states": 4 * 8192 * 2})):
+        made = job({**NEMOTRON, "mamba_state_dim": states})
+        found = {t.name.removeprefix("mixer."): t.nbytes for t in op(made, "mamba", "mixer.scan").forward}
+        s = made.training.seq_length
+        assert {name: found[name] / s for name in ("CB", "chunk states") if name in found} == expected
+        assert found["chunk states passed on"] == s * 2 * 8192 * states // 128
+
+
+def test_a_ring_passes_the_keys_of_every_rank_round() -> None:
+    """Four ranks: keys and values in the forward; in the backward their gradients with them."""
+    made = TrainingJob.from_config(small_config(), 4, seq_length=16384, context_parallel_size=4)
+    ring = op(made, made.model.kinds[0], "self_attention.core_attention")
+    kv = 2 * 4096 * 2 * 4 * 64
+    assert [send.nbytes for send in (*ring.sends, *ring.returns)] == [4 * kv, 2 * 4 * kv]
+
+
+def test_an_indexers_loss_copies_query_and_keys_of_several_sequences() -> None:
+    """2 sequences of 256 tokens, 8 heads of 32 + 8 latent numbers in 16 bits (`dsa.py`, compute_dsa_indexer_loss)."""
+    config = {
+        "num_layers": 2, "hidden_size": 256, "num_attention_heads": 8, "ffn_hidden_size": 512, "vocab_size": 1024, "normalization": "RMSNorm",
+        "multi_latent_attention": True, "qk_layernorm": True, "q_lora_rank": 64, "kv_lora_rank": 32, "qk_head_dim": 16,
+        "qk_pos_emb_head_dim": 8, "v_head_dim": 16, "experimental_attention_variant": "dsa", "dsa_indexer_n_heads": 4,
+        "dsa_indexer_head_dim": 16, "dsa_indexer_topk": 32, "dsa_indexer_loss_coeff": 0.01, "add_bias_linear": False,
+        "seq_length": 256, "micro_batch_size": 2, "dsa_kernel_backend": "none",
+    }  # fmt: skip
+    made = TrainingJob.from_config(config, 1)
+    loss = op(made, made.model.kinds[0], "self_attention.core_attention.indexer.loss")
+    copies = [t.nbytes for t in loss.forward if t.name.endswith(("query by head", "key of every head"))]
+    assert copies == [2 * 2 * 256 * 8 * (32 + 8)] * 2

@@ -8,12 +8,18 @@ import pytest
 
 from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, UnsupportedError, estimate
 from megatron_memory_estimator.inputs.catalog import entries
+from megatron_memory_estimator.modules.gated_delta_net import RULE_FLOPS
+from megatron_memory_estimator.modules.layers import Declaration, layer_unit
 from megatron_memory_estimator.planner.search import sampled
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.planner.space.routes import route
 from megatron_memory_estimator.rank.boundary import pipeline_tensors
 from megatron_memory_estimator.rank.chunks import ChunkPlan
+from megatron_memory_estimator.tape.ops import flattened
+from megatron_memory_estimator.tape.simulate import trace
+from megatron_memory_estimator.tape.work import Streamed
 
+from .helpers import context
 from .test_planner import same_figures
 
 NAME = "moonshotai/Kimi-K3"
@@ -134,3 +140,35 @@ def test_plans_have_the_figures_of_estimate() -> None:
     assert len(plans) == 12
     for plan in plans:
         same_figures(plan)
+
+
+TOKENS, HEADS, DIM = S, 96, 128
+"""Of Kimi Delta Attention: heads and their width; chunks of 64 tokens."""
+
+
+def layer(kind: str, **settings: Any) -> Declaration:
+    return layer_unit(context(job(**settings)), kind)
+
+
+def test_kimi_delta_attention_has_the_parameters_of_its_class() -> None:
+    """No projection has a bias (Megatron-Bridge `kimi_k3_layers.py`): q, k, v, g and o of [96 x 128, h], three convolutions of 4 taps,
+    the gate's two factors over 128 numbers, a beta and a decay per head, a time step per channel and the norm of a head."""
+    width = HEADS * DIM
+    count = 5 * width * H + 3 * 4 * width + DIM * H + width * DIM + HEADS * H + HEADS + width + DIM
+    found = layer("k3_kda+k3_moe@bank1").params
+    assert sum(p.numel for p in found if p.name.startswith("self_attention.")) == count
+
+
+def test_the_delta_rule_makes_a_state_of_each_chunk() -> None:
+    """A matrix of 128 x 128 per head and 64 tokens in 16 bits; the products of a token are with a head's whole matrix."""
+    (rule,) = (op for op in flattened(layer("k3_kda+k3_moe@bank1").unit.items) if op.name.endswith(".delta_rule"))
+    states = {t.name.rsplit(".", 1)[1]: t.nbytes for t in (*rule.forward, *rule.backward) if "states" in t.name}
+    assert states == dict.fromkeys(("chunk states", "chunk states grad"), 2 * TOKENS // 64 * HEADS * DIM * DIM)
+    (work,) = rule.work
+    assert isinstance(work, Streamed) and work.flops == RULE_FLOPS * TOKENS * HEADS * DIM * DIM
+
+
+def test_a_norm_op_by_op_has_a_statistic_of_each_token_of_all_sequences() -> None:
+    saved = trace(layer("k3_mla+k3_moe@bank1", micro_batch_size=2).unit).saved
+    found = {live.tensor.name: live.tensor.nbytes for live in saved if live.tensor.name.endswith("_layernorm.rsigma")}
+    assert found["self_attention.q_a_layernorm.rsigma"] == found["self_attention.kv_a_layernorm.rsigma"] == 4 * 2 * S

@@ -319,3 +319,9 @@ def test_a_kind_has_nothing_that_its_row_does_not_name(
     finally:
         kinds_of.cache_clear()
     assert refused.value.codes == (code,)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dense_kinds_are_those_with_an_mlp_of_the_models_width(kind: str) -> None:
+    names = {param.name for param in layer_unit(context_of(job(kind)), kind).params}
+    assert KINDS[kind].dense == ("mlp.linear_fc1.weight" in names)
