@@ -12,6 +12,8 @@ import pytest
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.device.outside import outside_terms
 from megatron_memory_estimator.modules.layers import layer_unit, mtp_unit
+from megatron_memory_estimator.modules.moe import kept as moe_kept
+from megatron_memory_estimator.tape.ops import flattened
 from megatron_memory_estimator.tape.simulate import leftovers, trace
 
 from .helpers import context, moe_config, small_config
@@ -330,3 +332,28 @@ def test_an_empty_list_of_modules_recomputes_nothing() -> None:
         recompute_granularity="selective", recompute_modules=["core_attn"]
     )
     assert peak(recompute_granularity="selective") != plain
+
+
+def test_a_router_with_a_bias_of_its_experts_has_two_buffers_of_them() -> None:
+    """expert_bias and local_tokens_per_expert in fp32 (Megatron-LM `moe/router.py`); a hash needs neither."""
+    job = TrainingJob.from_config(
+        moe_config(moe_router_enable_expert_bias=True, moe_router_score_function="sigmoid"), 1, seq_length=S
+    )
+    found = {
+        hashed: sum(
+            t.nbytes for t, _ in moe_kept(context(job), 4, hashed=hashed) if t.name == "router balancing buffers"
+        )
+        for hashed in (False, True)
+    }
+    assert found == {False: 4 * 2 * E * 4, True: 0}
+
+
+@pytest.mark.parametrize(
+    ("rank", "first"),
+    [(256, {"linear_q_down_proj", "linear_kv_down_proj"}), (None, {"linear_q_proj", "linear_kv_down_proj"})],
+)
+def test_projections_of_the_layers_input_are_the_qkv_linear_of_mla(rank: int | None, first: set[str]) -> None:
+    """What reads the normed input is `qkv_linear` to offloading and to graphs; up projections read what was compressed."""
+    job = TrainingJob.from_config({**MLA, "q_lora_rank": rank}, 1, seq_length=S)
+    ops = flattened(layer_unit(context(job), job.model.kinds[0]).unit.items)
+    assert {op.name.removeprefix("self_attention.") for op in ops if op.part == "qkv_linear"} == first

@@ -12,11 +12,12 @@ import pytest
 
 from megatron_memory_estimator import LayoutError, estimate
 from megatron_memory_estimator.modules.layers import layer_unit
+from megatron_memory_estimator.states.padding import registered
 from megatron_memory_estimator.tape.ops import Unit, flattened
 from megatron_memory_estimator.tape.simulate import alive_at, trace
 from megatron_memory_estimator.throughput import throughput
 
-from .helpers import context, moe_job
+from .helpers import context, moe_job, small_job
 from .test_activation_rules import HID, B, T, selective
 
 EXPERTS = 8
@@ -87,3 +88,46 @@ def test_moe_act_needs_grouped_experts() -> None:
     """Megatron-Core refuses it (transformer_config.py)."""
     with pytest.raises(LayoutError, match="moe_act needs moe_grouped_gemm; turn it on, or leave moe_act out"):
         estimate(moe_job(moe_grouped_gemm=False, **selective("moe_act")))
+
+
+def test_each_function_is_called_once_for_each_expert() -> None:
+    """fc1, activation and fc2 of 8 experts; the rows are split before and joined behind. What the others keep is no function."""
+    found = {op.name: op.calls for op in flattened(unit(moe_grouped_gemm=False).items) if "mlp.experts" in op.name}
+    assert sum(found.values()) == 1 + 3 * EXPERTS + 1
+
+
+def test_what_the_others_keep_has_their_rows() -> None:
+    others = next(op for op in flattened(unit(moe_grouped_gemm=False).items) if op.name == "mlp.experts.others")
+    assert [[dim.size for dim in t.shape] for t in others.saves] == [
+        [ROWS * 7 // 8, 2 * FE], [ROWS * 7 // 8, FE],
+    ]  # fmt: skip
+
+
+FC1, FC2 = "linear_fc1", "linear_fc2"
+
+
+@pytest.mark.parametrize(
+    ("grouped", "bias", "order"),
+    [
+        (False, False, [f"{FC1}.weight", f"{FC2}.weight"] * 2),
+        (False, True, [f"{FC1}.weight", f"{FC1}.bias", f"{FC2}.weight", f"{FC2}.bias"] * 2),
+        (True, False, [f"{FC1}.weight"] * 2 + [f"{FC2}.weight"] * 2),
+        (True, True, [f"{FC1}.weight", f"{FC1}.bias"] * 2 + [f"{FC2}.weight", f"{FC2}.bias"] * 2),
+    ],
+)
+def test_parameters_of_experts_are_registered_module_by_module(grouped: bool, bias: bool, order: list[str]) -> None:
+    """Of 2 experts. Megatron-LM `moe/experts.py`: SequentialMLP has a list of MLPs; TEGroupedMLP two linears of all experts, whose
+    weights and biases take turns (TransformerEngine `pytorch/module/grouped_linear.py`)."""
+    job = moe_job(moe_grouped_gemm=grouped, add_bias_linear=bias, num_moe_experts=2)
+    params = [p for p in layer_unit(context(job), job.model.kinds[0]).params if p.split == "expert"]
+    assert [p.name.removeprefix("mlp.experts.") for p in registered(params)] == order
+
+
+def test_halves_that_alternate_are_copied_apart() -> None:
+    """Gate and linear half of all rows (Megatron-LM `moe/experts.py`, _remove_glu_interleaving); a dense MLP has none of that."""
+    settings: dict[str, Any] = {"moe_mlp_glu_interleave_size": 32, "micro_batch_size": B}
+    apart = [op for op in flattened(unit(moe_mlp_glu_interleave_size=32).items) if op.name.endswith(".apart")]
+    assert [t.nbytes for op in apart for t in op.writes] == [WIDE]
+    job = small_job(**settings)
+    dense = layer_unit(context(job), job.model.kinds[0]).unit
+    assert not [op for op in flattened(dense.items) if op.name.endswith(".apart")]

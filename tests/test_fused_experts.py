@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import Estimate, LayoutError, TrainingJob, estimate
+from megatron_memory_estimator.tape.ops import flattened
 
 from .helpers import moe_config
 
@@ -104,3 +105,12 @@ def test_the_host_part_of_the_stash() -> None:
 def test_rules(settings: dict[str, Any], rule: str) -> None:
     with pytest.raises(LayoutError, match=rule):
         run(**settings)
+
+
+def test_the_rows_behind_a_fused_op_are_as_many_as_came() -> None:
+    """2,000 rows of 4 experts, each padded to 512 where the dispatcher has not done that: padded before, cut back behind, 16 bits each."""
+    alltoall = {"moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": None}
+    found = run(use_transformer_engine_op_fuser=True, seq_length=1000, **MXFP8, **alltoall)
+    ops = {op.name: op for op in flattened(found.stages[0].rank.plans[0].runs[1].unit.items)}
+    made = [t.nbytes for name in ("pad", "unpad") for t in ops[f"mlp.experts.{name}"].writes]
+    assert made == [2 * 4 * 512 * 1024, 2 * 2000 * 1024]

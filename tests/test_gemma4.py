@@ -9,6 +9,10 @@ import pytest
 from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, UnsupportedError, estimate
 from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.modules.kinds import rotary_width
+from megatron_memory_estimator.modules.layers import layer_unit
+from megatron_memory_estimator.tape.ops import flattened
+
+from .helpers import context
 
 NAME = "google/gemma-4-26B-A4B"
 S, H, HEADS = 4096, 2816, 16
@@ -72,3 +76,13 @@ def test_layers_that_megatron_bridge_would_place_elsewhere_are_refused(kinds: li
     config = entries()[NAME]["config"]
     with pytest.raises(UnsupportedError, match="layer_types of gemma4"):
         TrainingJob.from_hf({**config, "text_config": {**config["text_config"], "layer_types": kinds}}, 16)
+
+
+def test_norms_that_pytorch_runs_are_so_many_functions() -> None:
+    """modeling_gemma4.py: two casts, square, mean, sum, power, product and a cast back; of a weight its cast and the product. The values'
+    own: a cast, square, mean, sum, root, product and a cast back."""
+    job = made()
+    calls = {op.name: op.calls for op in flattened(layer_unit(context(job), job.model.kinds[0]).unit.items)}
+    assert calls["pre_mlp_layernorm"] == 8 + 2
+    assert calls["mlp.router.norm"] == 8
+    assert calls["self_attention.v_norm"] == 7

@@ -295,8 +295,8 @@ def test_a_scan_multiplies_each_channel_with_its_states() -> None:
 
 
 def test_the_larger_of_a_scans_two_moments_counts() -> None:
-    """Per token, 128 heads of 64 and 8 groups, chunks of 128: fp32 states of 4 x 8192 x states / 128 bytes; later C B of 4 x 8 x 128 and two
-    outputs of 2 x 8192. With 128 states the later moment is larger by 4 KiB, with 256 states (Nemotron-H 56B) the earlier one."""
+    """Per token, 128 heads of 64 and 8 groups, chunks of 128: fp32 states of 4 x 8192 x states / 128 bytes; later C B of 4 x 8 x 128 and
+    two outputs of 2 x 8192. With 128 states the later moment is larger by 4 KiB, with 256 states (Nemotron-H 56B) the earlier one."""
     later = {"CB": 4 * 8 * 128}
     for states, expected in ((128, later), (256, {"chunk states": 4 * 8192 * 2})):
         made = job({**NEMOTRON, "mamba_state_dim": states})
@@ -317,9 +317,9 @@ def test_a_ring_passes_the_keys_of_every_rank_round() -> None:
 def test_an_indexers_loss_copies_query_and_keys_of_several_sequences() -> None:
     """2 sequences of 256 tokens, 8 heads of 32 + 8 latent numbers in 16 bits (`dsa.py`, compute_dsa_indexer_loss)."""
     config = {
-        "num_layers": 2, "hidden_size": 256, "num_attention_heads": 8, "ffn_hidden_size": 512, "vocab_size": 1024, "normalization": "RMSNorm",
-        "multi_latent_attention": True, "qk_layernorm": True, "q_lora_rank": 64, "kv_lora_rank": 32, "qk_head_dim": 16,
-        "qk_pos_emb_head_dim": 8, "v_head_dim": 16, "experimental_attention_variant": "dsa", "dsa_indexer_n_heads": 4,
+        "num_layers": 2, "hidden_size": 256, "num_attention_heads": 8, "ffn_hidden_size": 512, "vocab_size": 1024,
+        "normalization": "RMSNorm", "multi_latent_attention": True, "qk_layernorm": True, "q_lora_rank": 64, "kv_lora_rank": 32,
+        "qk_head_dim": 16, "qk_pos_emb_head_dim": 8, "v_head_dim": 16, "experimental_attention_variant": "dsa", "dsa_indexer_n_heads": 4,
         "dsa_indexer_head_dim": 16, "dsa_indexer_topk": 32, "dsa_indexer_loss_coeff": 0.01, "add_bias_linear": False,
         "seq_length": 256, "micro_batch_size": 2, "dsa_kernel_backend": "none",
     }  # fmt: skip

@@ -12,6 +12,7 @@ from megatron_memory_estimator.job.model import Model
 from megatron_memory_estimator.modules.kinds import kinds_of, shapes_of
 from megatron_memory_estimator.modules.layers import layer_unit, mtp_unit
 from megatron_memory_estimator.rank.build import context_of
+from megatron_memory_estimator.tape.ops import flattened
 
 SMALL: dict[str, Any] = {
     "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "num_query_groups": 4, "ffn_hidden_size": 512, "vocab_size": 1024,
@@ -176,3 +177,22 @@ def test_variants_are_words_of_a_command_line_too() -> None:
     assert parsed(fields["layer_variants"], "base,wide") == ("base", "wide")
     with pytest.raises(ConfigError, match="must be a JSON object"):
         parsed(fields["variants"], "wide")
+
+
+@pytest.mark.parametrize(("tp", "sequence_parallel"), [(1, False), (2, False), (2, True)])
+def test_what_replaces_an_mlp_hands_on_whole_rows(tp: int, sequence_parallel: bool) -> None:
+    """Its columns are split over tp and gathered for the residual stream; with sequence parallelism padded, summed and scattered
+    (Megatron-LM `heterogeneous/linear_replacements.py`)."""
+    made = job(
+        tp, tensor_model_parallel_size=tp, sequence_parallel=sequence_parallel, variants={"few": {"mlp_block": "linear"}},
+        layer_variants=["few"] * 4,
+    )  # fmt: skip
+    ops = [
+        op
+        for op in flattened(layer_unit(context_of(made), "gqa+linear_mlp@few").unit.items)
+        if op.name.split(".")[0] == "mlp"
+    ]
+    whole = 2 * made.training.seq_length * made.training.micro_batch_size * made.model.hidden_size
+    assert [t.nbytes for t in ops[-1].writes] == [whole // (tp if sequence_parallel else 1)]
+    behind = [(send.kind, send.nbytes) for op in ops[1:] for send in op.sends]
+    assert behind == ([("reduce_scatter" if sequence_parallel else "all_gather", whole)] if tp > 1 else [])

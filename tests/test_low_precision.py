@@ -12,10 +12,15 @@ import pytest
 
 from megatron_memory_estimator import LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.estimator import Stage
+from megatron_memory_estimator.job.hardware import find_gpu
+from megatron_memory_estimator.modules.layers import layer_unit
 from megatron_memory_estimator.modules.quantization import RECIPES, scale_bytes
+from megatron_memory_estimator.tape.ops import flattened
 from megatron_memory_estimator.tape.tensor import Dim, Param
+from megatron_memory_estimator.throughput.kernels import quantize
+from megatron_memory_estimator.throughput.machine import machine
 
-from .helpers import moe_config, small_config
+from .helpers import context, moe_config, small_config
 from .test_activation_rules import DENSE_LAYER, FE, HID, MOE_LAYER, ROWS, B, D, E, F, H, K, M, N, S, T, kept
 
 LAYERS = 4
@@ -98,6 +103,10 @@ DENSE: list[tuple[dict[str, Any], float]] = [
     (low("blockwise"), (2 * H + ACT) * (-1 / 2 + 4 / 128 / 2)),
     (low("mxfp8", **BLACKWELL), (2 * H + ACT) * (-1 / 2 + 1 / 32 / 2)),
     (low("nvfp4", **BLACKWELL), (2 * H + ACT) * (-3 / 4 + 1 / 16 / 2)),
+    (
+        low("nvfp4", **BLACKWELL, transformer_engine_version="2.6"),
+        (2 * H + ACT) * (-3 / 4 + 1 / 16 / 2) + CONTEXT * (1 / 4 + 1 / 16 / 2),
+    ),
     (low("tensorwise", activation_func_fp8_input_store=True), -H / 2 * 2 - ACT / 2 - 2 * T * F),
     (low("tensorwise", fp8_dot_product_attention=True), -H / 2 * 2 - ACT / 2 - T * (N + 2 * M) * D),
     (low("delayed", fp8_dot_product_attention=True), -H / 2 * 2 - ACT / 2 - T * (N + 2 * M) * D),
@@ -269,3 +278,20 @@ def test_the_optimizer_step_of_fp8_weights_has_gradients_and_masters_beside_the_
     assert sum(copies.values()) == 2 * weights
     assert gradients == 4 * all_parameters
     assert abs(found.peak_allocated_bytes / 50.2e9 - 1) < 0.005
+
+
+@pytest.mark.parametrize(("recipe", "scales"), [("tensorwise", None), ("blockwise", 4 / 128), ("mxfp8", 1 / 32)])
+def test_block_recipes_cast_an_input_by_rows_and_by_columns_at_once(recipe: str, scales: float | None) -> None:
+    """The copy that the weight's gradient needs stays; the one that linear_fc1's product reads is there while it runs."""
+    job = TrainingJob.from_config(small_config(), 1, seq_length=S, micro_batch_size=B, **low(recipe), **BLACKWELL)
+    ops = flattened(layer_unit(context(job), job.model.kinds[0]).unit.items)
+    (op,) = (one for one in ops if one.name == "mlp.linear_fc1")
+    by_rows = sum(t.nbytes for t in op.forward if "by rows" in t.name)
+    assert by_rows == (0 if scales is None else T * HID * (1 + scales))
+
+
+def test_a_cast_with_a_scale_of_the_whole_tensor_reads_it_twice() -> None:
+    """nvfp4 has one beside those of 16 elements: 2 x 2 bytes read and 2 copies of half a byte written; mxfp8 2 and 2 of one byte."""
+    b200 = machine(find_gpu("B200"))
+    nvfp4, mxfp8 = (quantize(b200, 10**9, recipe) for recipe in ("nvfp4", "mxfp8"))
+    assert nvfp4 / mxfp8 == pytest.approx((2 * 2 + 2 / 2) / (2 + 2))

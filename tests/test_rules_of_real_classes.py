@@ -12,6 +12,7 @@ import pytest
 from megatron_memory_estimator import LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.modules.layers import layer_unit
 from megatron_memory_estimator.rank.boundary import resting_tensors
+from megatron_memory_estimator.rank.peak import flattened_gradients
 from megatron_memory_estimator.tape.ops import flattened
 from megatron_memory_estimator.tape.simulate import alive_at, trace
 
@@ -87,8 +88,9 @@ def test_local_softmax(settings: dict[str, Any], softmax: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("seq_length", "kernel"), [(4096, True), (4100, False)])
-def test_megatrons_kernel_takes_4096_keys(seq_length: int, kernel: bool) -> None:
+@pytest.mark.parametrize(("seq_length", "kernel"), [(4096, True), (4100, False), (20, True), (16, False)])
+def test_megatrons_kernel_takes_17_to_4096_keys(seq_length: int, kernel: bool) -> None:
+    """`fused_softmax.py`, FusedScaleMaskSoftmax.is_kernel_available: 16 < sk <= 4096."""
     job = small_job(**LOCAL, seq_length=seq_length)
     names = {t.tensor.name for t in trace(layer_unit(context(job), job.model.kinds[0]).unit).saved}
     assert ("self_attention.core_attention.torch_softmax.mask" not in names) is kernel
@@ -341,3 +343,22 @@ def test_every_step_of_an_unfused_addition_makes_a_tensor(settings: dict[str, An
         found[fused] = sum(n for name, n in alive.items() if name.startswith("mlp_bda") and "mask" not in name)
         assert trace(unit).saved_bytes == kept(small_config(**settings))
     assert (found[False], found[True]) == (tensors * H, H * (2 if "fp32_residual_connection" in settings else 1))
+
+
+def test_the_local_specs_mask_is_made_of_ones_in_fp32() -> None:
+    """torch.ones and its upper triangle (`transformer/utils.py`, get_default_causal_mask), beside the bool mask that stays;
+    TransformerEngine has made its mask before, and applies that."""
+    for settings, made in ((LOCAL, 2 * 4 * SQUARE), ({"attention_backend": "unfused"}, 0)):
+        job = small_job(**{"seq_length": S, "params_dtype": "fp32", **settings})
+        unit = layer_unit(context(job), job.model.kinds[0]).unit
+        (op,) = (one for one in flattened(unit.items) if one.name.endswith("torch_softmax.causal_mask"))
+        assert (sum(t.nbytes for t in op.writes), sum(t.nbytes for t in op.forward)) == (SQUARE, made)
+
+
+def test_biases_of_columns_are_no_replicated_parameters() -> None:
+    """With sequence parallelism gradients of parameters that all ranks have alike are flattened for a sum over them
+    (`distributed/finalize_model_grads.py`): of a layer two norms of 2 h, and the biases of linear_proj and linear_fc2; the final norm."""
+    settings = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "num_layers": 4}
+    rank = estimate(small_job(2, **settings, add_bias_linear=True, normalization="LayerNorm")).stages[0].rank
+    (row,) = flattened_gradients(rank)
+    assert row.nbytes == 4 * (4 * (2 * 2 + 1 + 1) + 2) * 1024

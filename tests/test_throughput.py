@@ -17,7 +17,7 @@ from megatron_memory_estimator.modules.context_parallel import NAME as CORE
 from megatron_memory_estimator.modules.layers import layer_unit
 from megatron_memory_estimator.rank.build import context_of
 from megatron_memory_estimator.tape.ops import flattened
-from megatron_memory_estimator.tape.work import Attention, Send
+from megatron_memory_estimator.tape.work import Attention, Send, Streamed
 from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.calibrate import Measured, calibrate, errors
 from megatron_memory_estimator.throughput.kernels import attention_rate
@@ -368,3 +368,26 @@ def test_sparse_attention_without_kernels_meets_every_key_in_fp32() -> None:
     assert sparse(8192, dsa_kernel_backend="none", apply_rope_fusion=False) > 5 * sparse(
         8192, dsa_kernel_backend="cudnn"
     )
+
+
+@pytest.mark.parametrize(
+    ("tp", "sequence_parallel", "forward", "backward"),
+    [(1, False, [], []), (2, False, ["all_reduce"], []), (2, True, ["reduce_scatter"], ["all_gather"])],
+)
+def test_a_row_parallel_linear_sums_its_output(
+    tp: int, sequence_parallel: bool, forward: list[str], backward: list[str]
+) -> None:
+    """Over the whole output of 1,024 tokens of 1,024 in 16 bits (Megatron-LM `tensor_parallel/layers.py`, RowParallelLinear)."""
+    job = small_job(tp, tensor_model_parallel_size=tp, sequence_parallel=sequence_parallel)
+    ops = flattened(layer_unit(context_of(job), job.model.kinds[0]).unit.items)
+    (op,) = (one for one in ops if one.name == "self_attention.linear_proj")
+    assert ([send.kind for send in op.sends], [send.kind for send in op.returns]) == (forward, backward)
+    assert {send.nbytes for send in (*op.sends, *op.returns)} <= {2 * 1024 * 1024}
+
+
+@pytest.mark.parametrize(("dtype", "moved"), [(None, 0), ("fp32", 4 * 1024 * 1024), ("fp64", 8 * 1024 * 1024)])
+def test_a_router_in_a_wider_dtype_widens_its_input_again_for_the_backward(dtype: str | None, moved: int) -> None:
+    job = moe_job(moe_router_dtype=dtype)
+    ops = flattened(layer_unit(context_of(job), job.model.kinds[0]).unit.items)
+    (op,) = (one for one in ops if one.name == "mlp.router")
+    assert [work.backward for work in op.work if isinstance(work, Streamed)] == [moved]

@@ -20,14 +20,19 @@ from megatron_memory_estimator.inputs.hf import load
 from megatron_memory_estimator.inputs.hf.convert import convert
 from megatron_memory_estimator.inputs.runs.files import job_from_text
 from megatron_memory_estimator.job.tower import counted
+from megatron_memory_estimator.modules.layers import tower_params
+from megatron_memory_estimator.modules.vision_tower import inputs
 from megatron_memory_estimator.planner.search import sampled
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.report.document import estimate_document as document
 from megatron_memory_estimator.report.summary import estimate_summary
 from megatron_memory_estimator.report.verdict import verdict_text
+from megatron_memory_estimator.tape.ops import Op, flattened
+from megatron_memory_estimator.tape.tensor import Param
+from megatron_memory_estimator.tape.work import Streamed
 from megatron_memory_estimator.throughput import throughput
 
-from .helpers import FACTS, records
+from .helpers import FACTS, context, records
 from .test_planner import same_figures
 
 Config = dict[str, Any]
@@ -396,3 +401,50 @@ def test_a_key_that_is_absent_has_the_default_of_its_class() -> None:
         key: value for key, value in entries()["google/gemma-2-2b"]["config"].items() if key != "num_key_value_heads"
     }
     assert convert(config, "x", "t").config["num_query_groups"] == 4
+
+
+PATCHES, WIDTH, FFN, OUT = 4096, 1152, 4304, 4096
+"""Of 1,024 image tokens: patches; the widths of Qwen3-VL-8B's tower and of its language model."""
+
+
+def of_projection(tp: int = 1) -> list[Op]:
+    """What is computed of images where the layers are frozen and the mergers are trained."""
+    settings: dict[str, Any] = {"num_gpus": 8, "tp": tp, "image_tokens": PATCHES // 4, "freeze_vision_model": True}
+    unit = estimate(TrainingJob.from_hf(QWEN, **settings)).stages[0].rank.plans[0].runs[0].unit
+    return list(flattened(unit.items))
+
+
+def test_a_trained_projection_keeps_four_mergers_alone() -> None:
+    """Each: rows before and behind the norm, fc1's output and the activation, in 16 bits; two fp32 statistics of a row of the norm, which
+    is a patch in the last merger and four together in those of layers 8, 16 and 24 (`vision_model.py`, use_postshuffle_norm)."""
+    merged = 2 * PATCHES * WIDTH * 4
+    saved = {t.storage: t.nbytes for op in of_projection() for t in op.saves}
+    assert sum(saved.values()) == 4 * merged + 2 * 4 * PATCHES + 3 * 2 * 4 * PATCHES // 4
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_frozen_layers_multiply_with_their_weights(tp: int) -> None:
+    """Forward alone: query, key, value and output of h^2, and two of h x ffn, of 27 layers; the mergers read the last and three others."""
+    layers = of_projection(tp)[0]
+    (work,) = layers.work
+    assert isinstance(work, Streamed)
+    assert work.flops == 2 * PATCHES * 27 * (4 * WIDTH**2 + 2 * WIDTH * FFN) // tp
+    assert [t.name.split(".")[2] for t in layers.writes] == ["26", "8", "16", "24"]
+
+
+def test_rows_for_the_first_decoder_layers_are_there_from_the_start() -> None:
+    """Pixels in fp32, 3 x 2 x 16 x 16 of a patch, and a row of the language model's width per four patches of three layers."""
+    job = TrainingJob.from_hf(QWEN, num_gpus=8, image_tokens=PATCHES // 4)
+    (tower,) = job.model.towers
+    assert tower.vit is not None
+    found = [t.nbytes for t in inputs(context(job), tower.vit)]
+    assert found == [4 * PATCHES * 3 * 2 * 16 * 16, *[2 * PATCHES // 4 * OUT] * 3]
+
+
+def test_sharded_dims_of_a_tower_say_which_they_are() -> None:
+    job = TrainingJob.from_hf(QWEN, num_gpus=8, tp=2)
+    params = [p for p in tower_params(context(job), job.model.towers[0]) if isinstance(p, Param)]
+    shapes = {p.name: p.shape for p in params}
+    layer = "vision_model.decoder.layers.0.mlp"
+    assert shapes[f"{layer}.linear_fc1.weight"][0].name.endswith(" rows")
+    assert shapes[f"{layer}.linear_fc2.weight"][1].name.endswith(" columns")
