@@ -14,7 +14,7 @@ from megatron_memory_estimator.device.outside import outside_terms
 from megatron_memory_estimator.modules.layers import layer_unit, mtp_unit
 from megatron_memory_estimator.modules.moe import kept as moe_kept
 from megatron_memory_estimator.tape.ops import flattened
-from megatron_memory_estimator.tape.simulate import leftovers, trace
+from megatron_memory_estimator.tape.simulate import alive_at, leftovers, trace
 
 from .helpers import context, moe_config, small_config
 
@@ -357,3 +357,66 @@ def test_projections_of_the_layers_input_are_the_qkv_linear_of_mla(rank: int | N
     job = TrainingJob.from_config({**MLA, "q_lora_rank": rank}, 1, seq_length=S)
     ops = flattened(layer_unit(context(job), job.model.kinds[0]).unit.items)
     assert {op.name.removeprefix("self_attention.") for op in ops if op.part == "qkv_linear"} == first
+
+
+def alive(op: str, **settings: Any) -> dict[str, int]:
+    """Tensors of a layer that are alive while an op of its forward runs."""
+    job = TrainingJob.from_config(small_config(), 1, **{"seq_length": S, "micro_batch_size": B, **settings})
+    unit = layer_unit(context(job), job.model.kinds[0]).unit
+    at = next(i for i, event in enumerate(trace(unit).forward) if event.op == op)
+    return {live.tensor.name: live.tensor.nbytes for live in alive_at(unit, at)}
+
+
+@pytest.mark.parametrize(("version", "held"), [("0.14", 0), ("0.15", 2 * T * N * D), ("0.16", 2 * T * N * D)])
+def test_the_query_before_rope_is_a_variable_since_megatron_core_0_15(version: str, held: int) -> None:
+    """`attention.py`: 0.14 binds query, key and value anew; 0.15 has the three in qkv_output beside them, to the end of its forward. The
+    query is a tensor of its own there: heads of several groups are copied together."""
+    there = alive("self_attention.linear_proj", megatron_core_version=version)
+    assert there.get("self_attention.q of all groups", 0) == held
+
+
+@pytest.mark.parametrize(("sequences", "copied"), [(1, 0), (2, 2 * T * (N + 2 * M) * D)])
+def test_flash_attention_copies_several_sequences(sequences: int, copied: int) -> None:
+    """It works on [b, s, ...], which [s, b, ...] is too where b is 1: else query, key and value are copied beside those that stay."""
+    settings: dict[str, Any] = {
+        "attention_kernel": "flash",
+        "micro_batch_size": sequences,
+        "seq_length": T // sequences,
+    }
+    there = alive("self_attention.core_attention", **settings)
+    assert sum(nbytes for name, nbytes in there.items() if name.endswith("[b, s]")) == copied
+
+
+@pytest.mark.parametrize(
+    ("groups", "bytes_of_a_token"),
+    [
+        (2, 2 * (2 * 16)),  # query: in order beside what came, 2q + k - v
+        (8, 2 * (16 + 3 * 8)),  # key: q + k + v + k
+    ],
+)
+def test_what_an_all_to_all_before_attention_has_beside_what_it_makes(groups: int, bytes_of_a_token: int) -> None:
+    """TransformerEngine `context_parallel.py` (flash_attn_a2a_communicate): each of q, k and v is sent while the one before it is put in
+    order, and what was sent stays in a list. While q is put in order there are q and k as sent and as received, and q in order: 3q + 2k, of
+    which q + k + v are what the op makes. While k is, there are q, k and v as sent, q and k in order, k and v as received."""
+    config = small_config(num_query_groups=groups)
+    job = TrainingJob.from_config(
+        config, 2, seq_length=S, micro_batch_size=B, context_parallel_size=2, cp_comm_type="a2a"
+    )
+    items = layer_unit(context(job), job.model.kinds[0]).unit.items
+    op = next(one for one in flattened(items) if one.name == "self_attention.core_attention.all_to_all")
+    assert sum(t.nbytes for t in op.forward) == T // 2 * bytes_of_a_token * D
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows"),
+    [
+        ({"moe_expert_capacity_factor": 2.0}, ROWS),
+        ({"moe_expert_capacity_factor": 0.5}, ROWS // 2),
+        ({"moe_expert_capacity_factor": 2.0, "moe_pad_expert_input_to_capacity": True}, 2 * ROWS),
+        ({"moe_expert_capacity_factor": 0.5, "moe_pad_expert_input_to_capacity": True}, ROWS // 2),
+    ],
+)
+def test_a_capacity_drops_rows_and_makes_some_only_where_it_is_padded(settings: dict[str, Any], rows: int) -> None:
+    """Megatron-LM `moe_utils.py`: an expert gets at most factor x tokens x top-k / experts rows, and exactly as many with padding."""
+    job = TrainingJob.from_config(moe_config(), 1, seq_length=S, micro_batch_size=B, **settings)
+    assert context(job).sent_rows.size == rows

@@ -57,6 +57,21 @@ def test_mxfp8_keeps_both_inputs_by_columns_and_the_output_of_fc1() -> None:
     }
 
 
+def test_nvfp4_keeps_both_inputs_in_both_orientations() -> None:
+    """The same file: half a byte a value and a scale of one byte per 16, by rows for one GEMM and by columns for the other; the activation
+    between the two passes through 16 bits, and so does its gradient."""
+    found = run(use_transformer_engine_op_fuser=True, fp4="e2m1", gpu="B200")
+    name = "mlp.experts.grouped_mlp"
+    each = {f"{name}.fc1.input": ROWS * 1024, f"{name}.fc2.input": ROWS * 512}
+    sizes = kept(found)
+    for label, values in each.items():
+        assert sum(n for one, n in sizes.items() if one.startswith(label)) == 2 * (values // 2 + values // 16)
+    unit = found.stages[0].rank.plans[0].runs[1].unit
+    op = next(one for one in flattened(unit.items) if one.name == name)
+    assert [t.nbytes for t in op.forward] == [ROWS * 512 * 2]
+    assert ROWS * 2 * 512 * 2 in [t.nbytes for t in op.backward]
+
+
 def test_without_mxfp8_the_ops_keep_what_unfused_experts_keep() -> None:
     """Basic ops one by one (bf16); 2,048 rows are a multiple of 256 per expert already."""
     assert sorted(kept(run(use_transformer_engine_op_fuser=True)).values()) == sorted(kept(run()).values())
