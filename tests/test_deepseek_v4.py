@@ -180,6 +180,8 @@ def test_newer_files_name_the_layers() -> None:
         {"hc_mult": 0},
         {"num_hash_layers": 99},
         {"index_topk": None},
+        {"index_n_heads": None},
+        {"index_head_dim": None},
         {"swiglu_limit": "x"},
     ],
 )
@@ -284,3 +286,41 @@ def test_a_contraction_keeps_the_streams_in_fp32_and_five_numbers_of_each_token(
     (op,) = (one for one in flattened(final_norm_unit(context(made)).unit.items) if one.name == "mhc.contract")
     tokens = made.training.seq_length
     assert sum(t.nbytes for t in op.saves) == 4 * tokens * (4 * made.model.hidden_size + 1 + 4)
+
+
+@pytest.mark.parametrize("name", ["dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk"])
+def test_each_size_of_the_indexer_is_needed(name: str) -> None:
+    record = next(r for r in of("activation_saved") if r["id"] == "v4-act-mix-fused-rc-mhc")
+    with pytest.raises(
+        EstimatorError, match="CSA layers need dsa_indexer_n_heads, dsa_indexer_head_dim and dsa_indexer_topk"
+    ):
+        estimate(job(record, **{name: None}))
+
+
+def test_rope_tables_without_fusion_are_angles_beside_those_of_the_construction() -> None:
+    """43 layers and one of MTP, 8,192 positions of 64: fused RoPE has cos and sin in 16 bits, in place of the tables that 41 layers are
+    built with (656 MiB, as above). Without fusion the angles are in fp32, as many bytes, and the tables stay."""
+    fused, unfused = (
+        {
+            one.name: one.nbytes
+            for one in estimate(TrainingJob.from_hf(FLASH, 16, ep=16, seq_length=8192, apply_rope_fusion=fusion))
+            .stages[0]
+            .rank.workspaces
+            if one.name.startswith("rotary")
+        }
+        for fusion in (True, False)
+    )
+    table = 44 * 8192 * 64 * 4
+    assert fused == {"rotary cos and sin": table}
+    assert unfused == {"rotary angles": table, "rotary cos and sin of YaRN": 656 * 2**20}
+
+
+def test_fused_rope_turns_queries_in_place() -> None:
+    """4,096 tokens, 64 heads of 512: without fusion the turned queries are a second tensor of as many bytes, and the keys too."""
+    record = next(r for r in of("activation_saved") if r["id"] == "v4-act-window-fused")
+    made = {}
+    for fused in (True, False):
+        unit = estimate(job(record, apply_rope_fusion=fused)).stages[0].rank.plans[0].runs[1].unit
+        rotary = [op for op in flattened(unit.items) if op.name == "self_attention.rotary"]
+        made[fused] = [t.nbytes for op in rotary for t in op.writes]
+    assert made == {True: [], False: [4096 * 64 * 512 * 2, 4096 * 512 * 2]}
