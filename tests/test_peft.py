@@ -57,6 +57,12 @@ def test_only_adapters_have_gradients_and_optimizer_state(settings: dict[str, An
     assert found == {"weights": 2 * (BASE + trained), "gradients": 4 * trained, "optimizer": 12 * trained}
 
 
+def test_parts_of_canonical_lora_are_the_rows_of_linear_qkv() -> None:
+    """Values of 96 channels beside queries and keys of 64: 16 x 64, 4 x 64 and 4 x 96 rows, and each part reads all of hidden."""
+    found = stage(peft="canonical_lora", peft_target_modules=("linear_q", "linear_k", "linear_v"), value_channels=96)
+    assert parts(found)["gradients"] == 4 * LAYERS * R * (3 * H + 16 * 64 + 4 * 64 + 4 * 96)
+
+
 def test_the_distributed_optimizer_shards_the_adapters_only() -> None:
     found = parts(stage(4, use_distributed_optimizer=True))
     assert found["weights"] == pytest.approx(2 * (BASE + lora()), rel=1e-4)

@@ -154,6 +154,35 @@ def test_bytes_of_the_logits_of_each_loss(settings: dict[str, Any], forward: int
     assert list(leftovers(unit.unit)) == ["grad of hidden_states"] or len(leftovers(unit.unit)) == 1
 
 
+@pytest.mark.parametrize(
+    ("loss", "most"),
+    [
+        # logits, their copy and the entropy's softmax are kept, and both gradients are written over two of them
+        ("verl", 12),
+        ("slime", 16),  # logits and two softmaxes are kept, and the gradient of the logits is a fourth
+        ("skyrl", 16),
+    ],
+)
+def test_bytes_of_the_logits_in_the_backward_of_an_entropy(loss: str, most: int) -> None:
+    """volcengine/verl `verl/utils/megatron/tensor_parallel.py` (_VocabParallelEntropy.backward) writes over its softmax."""
+    unit = next(
+        run
+        for run in found(loss_function=loss, loss_entropy=True).stages[0].rank.plans[0].runs
+        if run.unit.name == "output"
+    )
+    assert round(max(event.nbytes for event in unit.trace.backward) / (TOKENS * COLUMNS)) == most
+
+
+@pytest.mark.parametrize(("tp", "gathered"), [(1, 0), (2, 2 * TOKENS * 4096)])
+def test_a_fused_loss_gathers_the_hidden_states_of_the_sequence_parallel_ranks(tp: int, gathered: int) -> None:
+    """volcengine/verl: the kernel reads all tokens of the rank's group; Qwen3-8B, 4,096 wide. Alone it reads what the norm made."""
+    settings: dict[str, Any] = {"tp": tp, "sequence_parallel": tp > 1, "loss_function": "fused"}
+    unit = next(run for run in found(**settings).stages[0].rank.plans[0].runs if run.unit.name == "output")
+    kept = {live.tensor.name: live.tensor.nbytes for live in unit.trace.saved}
+    assert kept.get("output.hidden gathered", 0) == gathered
+    assert kept.get("hidden_states", 0) == 2 * TOKENS * 4096 - gathered
+
+
 def test_chunks_of_nemo_rl_keep_sixteen_bits() -> None:
     unit = next(
         run
