@@ -14,7 +14,7 @@ import pytest
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.job.hardware import GPUS, MIB, Family, Host, find_gpu
 from megatron_memory_estimator.modules.context_parallel import NAME as CORE
-from megatron_memory_estimator.modules.layers import layer_unit
+from megatron_memory_estimator.modules.layers import embedding_unit, layer_unit
 from megatron_memory_estimator.rank.build import context_of
 from megatron_memory_estimator.tape.ops import flattened
 from megatron_memory_estimator.tape.work import Attention, Send, Streamed
@@ -217,6 +217,47 @@ def test_fused_routers_launch_less() -> None:
         return sum(op.calls for op in flattened(layer_unit(c, c.model.kinds[-1]).unit.items))
 
     assert calls(fused=False) - calls(fused=True) == 12 + 10 - 3 - 5
+
+
+def sends_of(job: TrainingJob, op: str) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+    """What an op of the first layer sends in its forward and in its backward."""
+    c = context_of(job)
+    one = next(one for one in flattened(layer_unit(c, c.model.kinds[0]).unit.items) if one.name == op)
+    return [(s.kind, s.nbytes) for s in one.sends], [(s.kind, s.nbytes) for s in one.returns]
+
+
+def test_a_ring_passes_keys_and_values_and_in_the_backward_their_gradients_too() -> None:
+    """TransformerEngine `context_parallel.py`: kv of every rank goes round, in the backward with dkv. 1,024 tokens, 4 groups of 64."""
+    whole = 1024 * 2 * 4 * 64 * 2
+    assert sends_of(small_job(4, context_parallel_size=4), CORE) == ([("ring", whole)], [("ring", 2 * whole)])
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ({}, "all_reduce"),
+        ({"sequence_parallel": True}, "reduce_scatter"),
+        ({"sequence_parallel": True, "scatter_embedding_sequence_parallel": False}, "all_reduce"),
+    ],
+)
+def test_the_embedding_is_summed_over_tensor_parallel_ranks(settings: dict[str, Any], kind: str) -> None:
+    """Megatron-LM `language_model_embedding.py` (reduce_scatter_embeddings): 1,024 tokens of 1,024 in 16 bits, of which a rank of a
+    sequence-parallel group gets its own."""
+    c = context_of(small_job(2, tensor_model_parallel_size=2, **settings))
+    (send,) = [send for op in flattened(embedding_unit(c, alone=True).unit.items) for send in op.sends]
+    assert (send.kind, send.ranks, send.nbytes) == (kind, 2, 1024 * 1024 * 2)
+
+
+def test_the_backward_of_the_delta_rule_reads_keys_six_times() -> None:
+    """flash-linear-attention `fla/ops/gated_delta_rule/chunk.py` (chunk_gated_delta_rule_bwd): keys in recompute_w_u_fwd, fwd_h,
+    bwd_dv_local, bwd_dhu, bwd_dqkwg and prepare_wy_repr_bwd; queries and the output's gradient in the middle three. One read of each is
+    the op's own pass."""
+    c = context_of(TrainingJob.from_hf("Qwen/Qwen3-Next-80B-A3B-Instruct", 8, seq_length=1024))
+    op = next(one for one in flattened(layer_unit(c, "gdn+moe").unit.items) if one.name == "self_attention.delta_rule")
+    (work,) = op.work
+    assert isinstance(work, Streamed)
+    of_heads = 1024 * 32 * 128 * 2  # 32 value heads of 128; queries, keys and the output are as wide
+    assert work.backward == ((3 - 1) + (6 - 1) + (3 - 1)) * of_heads
 
 
 # GB/s on the bus (stas00/ml-engineering network/README.md): GPU, operation, ranks, bytes
