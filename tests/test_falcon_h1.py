@@ -8,6 +8,9 @@ import pytest
 
 from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, UnsupportedError, estimate
 from megatron_memory_estimator.inputs.catalog import entries
+from megatron_memory_estimator.modules.layers import layer_unit
+from megatron_memory_estimator.rank.build import context_of
+from megatron_memory_estimator.tape.ops import flattened
 
 SMALL = "tiiuae/Falcon-H1-0.5B-Instruct"
 B, S, H, FFN, N, D, INNER, STATE, HEADS = 2, 2048, 1024, 2048, 8, 64, 1536, 128, 24
@@ -52,6 +55,18 @@ def test_the_norm_of_the_gated_output_keeps_its_input() -> None:
 def test_what_its_stack_does_not_do_is_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises((LayoutError, UnsupportedError), match=sentence):
         estimate(TrainingJob.from_hf(SMALL, 8, **settings))
+
+
+def test_query_heads_divide_over_groups() -> None:
+    with pytest.raises(LayoutError, match="num_attention_heads=8 is not divisible by num_query_groups=3"):
+        estimate(TrainingJob.from_hf({**entries()[SMALL]["config"], "num_key_value_heads": 3}, 1))
+
+
+def test_the_mlp_launches_four_functions_behind_its_first_linear() -> None:
+    """FalconH1MLP.forward: the gate times its multiplier, the activation, the other half plus glu_linear_offset, their product."""
+    c = context_of(TrainingJob.from_hf(SMALL, 1, seq_length=S))
+    ops = flattened(layer_unit(c, c.model.kinds[0]).unit.items)
+    assert sum(op.calls for op in ops if op.name in ("mlp.scale_gate", "mlp.activation")) == 4
 
 
 @pytest.mark.parametrize(

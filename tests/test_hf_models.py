@@ -32,6 +32,15 @@ def test_parameters_equal_the_published_count(name: str) -> None:
     assert active is None or found.active - towers == active
 
 
+@pytest.mark.parametrize("name", ["allenai/OLMo-2-1124-7B", "CohereLabs/c4ai-command-r-plus", "google/gemma-4-E4B"])
+def test_a_token_of_a_model_without_experts_uses_every_parameter(name: str) -> None:
+    """Also those that Megatron-Core has no part for, and without those that it has beyond the published model."""
+    model = TrainingJob.from_hf(name).model
+    assert sum(n for _, n in model.foreign_layers) != 0 and not model.has_moe
+    found = count_parameters(model)
+    assert found.active == found.total
+
+
 def test_every_catalogue_entry_has_a_source_and_a_count() -> None:
     """Or it is refused by name, without a count."""
     refused = set(entries()) - set(COUNTS)
