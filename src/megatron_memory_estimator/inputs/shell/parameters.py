@@ -129,6 +129,8 @@ def stretch(shell: Shell, piece: Param, found: Found, numbers: Sequence[int | Va
     if any(loose(one) or vanishes(one) for one in found.values):
         return Found([shell.doubt(f"the words of {piece.name} are not known")])
     start, values = known[0], found.values
+    if piece.name not in ("@", "*") and not isinstance(value, Array) and values:
+        return _stretch_of_text(shell, piece, found, numbers)
     if piece.name in ("@", "*"):
         start += len(values) + 1 if start < 0 else 0
         if start < 0:
@@ -145,6 +147,18 @@ def stretch(shell: Shell, piece: Param, found: Found, numbers: Sequence[int | Va
         start = 0
     end = None if len(known) < 2 else start + known[1]
     return Found(values[start:end], found.many, found.is_set)
+
+
+def _stretch_of_text(shell: Shell, piece: Param, found: Found, numbers: Sequence[int | Value]) -> Found:
+    """`${A[@]:1}` of a text: the part of its letters, no word past its end."""
+    if in_doubt(found.values[0]):
+        return Found([shell.doubt(f"{plain(piece.source, 60)} is not known", piece.name)])
+    text = bare(found.values[0])
+    start = numbers[0]
+    assert isinstance(start, int)
+    if not 0 <= (start + len(text) if start < 0 else start) <= len(text):
+        return Found([], found.many, False)
+    return found._replace(values=[part(shell, piece, text, numbers)])
 
 
 def in_case(shell: Shell, piece: Param, text: str) -> str:
