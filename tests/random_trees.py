@@ -17,8 +17,17 @@ def leaves(*texts: str) -> st.SearchStrategy[Any]:
         st.booleans(),
         st.integers(-5, 2**70),
         st.floats(),
-        st.text(max_size=6),
+        st.text(max_size=8),
         st.sampled_from([*ODD, *texts]),
+    )
+
+
+def nested(values: st.SearchStrategy[Any], max_leaves: int = 5) -> st.SearchStrategy[Any]:
+    """Values, small lists and small mappings of them under any names."""
+    return st.recursive(
+        values,
+        lambda one: st.one_of(st.lists(one, max_size=3), st.dictionaries(st.text(max_size=5), one, max_size=3)),
+        max_leaves=max_leaves,
     )
 
 

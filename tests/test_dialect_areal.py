@@ -20,6 +20,7 @@ from megatron_memory_estimator.inputs.dialects.run import Run
 from megatron_memory_estimator.inputs.dialects.table import dialect_of
 
 from .dialect_runs import job, started, written
+from .random_trees import leaves, nested
 
 DENSE = """
 experiment_name: pairs
@@ -335,14 +336,16 @@ def test_stages_are_cut_by_parameters_with_mbridge() -> None:
     assert job(written(OLD), pipeline_model_parallel_size=1).layout.pipeline_model_parallel_layout is None
 
 
-LEAVES = st.one_of(
-    st.none(), st.booleans(), st.integers(-5, 10**20), st.floats(), st.text(max_size=8),
-    st.sampled_from(["full", "${actor.path}", "megatron:d9999999p9999999", "megatron:(attn:d2|ffn:e2)", "mbridge", "adam_bf16", "a+b|c"]),
-)  # fmt: skip
-TREES = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
-    max_leaves=5,
+TREES = nested(
+    leaves(
+        "full",
+        "${actor.path}",
+        "megatron:d9999999p9999999",
+        "megatron:(attn:d2|ffn:e2)",
+        "mbridge",
+        "adam_bf16",
+        "a+b|c",
+    )
 )
 PATHS = st.sampled_from(
     ["actor__backend", "actor__path", "actor__megatron", "actor__optimizer", "actor__mb_spec", "actor__dtype", "actor__target_modules",

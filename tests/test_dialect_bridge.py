@@ -24,6 +24,7 @@ from megatron_memory_estimator.inputs.dialects.run import Run
 from megatron_memory_estimator.inputs.dialects.table import dialect_of
 
 from .helpers import FACTS
+from .random_trees import nested
 
 OVERRIDE = """
 model: {tensor_model_parallel_size: 2, sequence_parallel: true, recompute_granularity: full, recompute_method: uniform,
@@ -424,11 +425,7 @@ def test_random_options_end_in_a_job_or_a_message(pairs: list[tuple[str, str]], 
 
 
 LEAVES = st.one_of(st.none(), st.booleans(), st.integers(-5, 10**20), st.floats(), st.text(max_size=6))
-TREES = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
-    max_leaves=6,
-)
+TREES = nested(LEAVES, max_leaves=6)
 SECTION = st.sampled_from(
     [
         "model",

@@ -18,6 +18,7 @@ from megatron_memory_estimator.inputs.dialects.run import Run
 from megatron_memory_estimator.inputs.dialects.table import dialect_of
 
 from .dialect_runs import job, started
+from .random_trees import leaves, nested
 
 TEMPLATE = """
 runtime_args:
@@ -204,19 +205,7 @@ def test_what_is_refused_by_name(words: str, named: str) -> None:
         run_of(words)
 
 
-LEAVES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-5, 10**20),
-    st.floats(),
-    st.text(max_size=6),
-    st.sampled_from(["${models.policy.load}", "${a"]),
-)
-TREES = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
-    max_leaves=5,
-)
+TREES = nested(leaves("${models.policy.load}", "${a"))
 PATHS = st.sampled_from(
     ["runtime_args.colocation", "runtime_args.train_micro_batch_size", "runtime_args.rollout_backend", "models.policy_trainer.num_gpu",
      "models.policy_trainer.packing", "models.policy_trainer.max_token_in_packing", "models.policy_trainer.optimizer", "models.ref_policy",

@@ -17,6 +17,7 @@ from megatron_memory_estimator.inputs.dialects.run import Run
 from megatron_memory_estimator.inputs.megatron.files import Caller, from_script
 
 from .dialect_runs import job, started, written
+from .random_trees import leaves
 
 MCA = """
 model_name_or_path: Qwen/Qwen3-30B-A3B
@@ -268,10 +269,7 @@ KEYS = st.sampled_from(
      "mixed_precision", "lora_rank", "recompute_granularity", "per_device_train_batch_size", "bf16", "optim", "expert_model_parallel_size",
      "x"]
 )  # fmt: skip
-LEAVES = st.one_of(
-    st.none(), st.booleans(), st.integers(-5, 10**20), st.floats(), st.text(max_size=8),
-    st.sampled_from(["full", "${cutoff_len}", "{}", '{"a.b": 1}', "bf16_mixed", "dpo", "pt"]),
-)  # fmt: skip
+LEAVES = leaves("full", "${cutoff_len}", "{}", '{"a.b": 1}', "bf16_mixed", "dpo", "pt")
 TREES = st.recursive(LEAVES, lambda inner: st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=5)
 
 

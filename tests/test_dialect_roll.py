@@ -18,6 +18,8 @@ from megatron_memory_estimator.inputs.dialects.roll import devices
 from megatron_memory_estimator.inputs.dialects.run import Run
 from megatron_memory_estimator.inputs.dialects.table import dialect_of
 
+from .random_trees import leaves, nested
+
 EXPERIMENT = """
 exp_name: try
 prompt_length: 1024
@@ -190,19 +192,7 @@ def test_devices_that_are_not_read(text: Any) -> None:
         devices(text, "device_mapping")
 
 
-LEAVES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-5, 10**20),
-    st.floats(),
-    st.text(max_size=8),
-    st.sampled_from(["${pretrain}", "${a", "full"]),
-)
-TREES = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
-    max_leaves=5,
-)
+TREES = nested(leaves("${pretrain}", "${a", "full"))
 PATHS = st.sampled_from(
     ["actor_train__strategy_args__strategy_config", "actor_train__training_args", "actor_train__model_args", "actor_train__device_mapping",
      "actor_infer__strategy_args", "actor_infer__device_mapping", "pretrain", "response_length", "reference", "critic", "system_envs",

@@ -16,6 +16,8 @@ from megatron_memory_estimator.errors import ConfigError
 from megatron_memory_estimator.inputs.runs.files import job_from_file
 from megatron_memory_estimator.inputs.runs.wrappers import is_wrapped, wrapped
 
+from .random_trees import nested
+
 MODEL = (
     "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 "
     "--global-batch-size 64 --vocab-size 32000 --tokenizer-type NullTokenizer --bf16"
@@ -283,9 +285,7 @@ LEAVES = st.one_of(
     st.text(max_size=6),
     st.sampled_from(["8", "$(TP)", "$$", "H100:8"]),
 )
-TREES = st.recursive(
-    LEAVES, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)), max_leaves=6
-)  # fmt: skip
+TREES = nested(LEAVES, max_leaves=6)
 PATHS = ["spec", "replicas", "template", "containers", "command", "args", "env", "envFrom", "limits", "resources", "volumeMounts",
          "volumes", "nprocPerNode", "entrypoint", "rayClusterSpec", "workerGroupSpecs", "replicatedJobs", "parallelism", "run", "num_nodes",
          "accelerators", "runtimeEnvYAML", "slotsPerWorker", "Launcher", "Worker", "Master", "name", "value"]  # fmt: skip

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import ConfigError, EstimatorError
+from ..job.choices import SIZABLE
 from ..job.training_job import TrainingJob
-from ..wording import counted, dashed
+from ..wording import any_of, counted, dashed
 from ..wording import shown as quoted
 from .job_command import job_command, same_run
 from .options import json_option
@@ -199,7 +200,7 @@ command = job_command(
             ["--largest"],
             metavar="SETTING",
             default=None,
-            help="the largest seq_length, micro_batch_size or max_tokens_per_gpu that fits",
+            help=f"the largest {any_of(SIZABLE)} that fits",
         ),
         click.Option(
             ["--html"],

@@ -30,6 +30,9 @@ optimizer state, saving one, building the model, and those of reinforcement lear
 By = Literal["tensor", "parameter", "module", "layer"]
 WAYS: tuple[By, ...] = get_args(By)
 """By what the largest of a stage is listed."""
+Sizable = Literal["seq_length", "micro_batch_size", "max_tokens_per_gpu"]
+SIZABLE: tuple[Sizable, ...] = get_args(Sizable)
+"""Settings whose largest value that fits can be asked for."""
 ROUTING_SHORT = "typical routing"
 WORST_ROUTING = 1e6
 """A factor above every possible one: every token of the group sends all it can to this rank."""

@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import lcm
-from typing import Literal, get_args
 
 from ..dataclass import dataclass
 from ..device.terms import Range
 from ..device.verdict import Event
 from ..errors import ConfigError, EstimatorError, StoppedError
 from ..estimator import Estimate, estimate
+from ..job.choices import SIZABLE, Sizable
 from ..job.settings import nearest
 from ..job.training_job import TrainingJob
 from ..wording import any_of, counted, shown
 from .changes import changed
 
-Question = Literal["seq_length", "micro_batch_size", "max_tokens_per_gpu"]
-QUESTIONS: tuple[Question, ...] = get_args(Question)
 WITHOUT_TOKENS = ("load", "save", "build")
 """Phases in which no token is on the GPU."""
 BLOCK = 128
@@ -35,7 +33,7 @@ LONGEST, MOST_SEQUENCES = 2**24, 4096
 class Largest:
     """How large a setting of a run can be."""
 
-    setting: Question
+    setting: Sizable
     """What is asked for."""
     given: int
     """Its value in the run."""
@@ -76,9 +74,9 @@ def largest(
     Raises ConfigError for another setting, LayoutError and UnsupportedError as `estimate` does for the run itself, StoppedError where
     `stop` says so.
     """
-    asked = next((one for one in QUESTIONS if one == setting), None)
+    asked = next((one for one in SIZABLE if one == setting), None)
     if asked is None:
-        raise ConfigError(f"largest asks for {any_of(QUESTIONS)}, not {shown(setting)}.{nearest(setting, QUESTIONS)}")
+        raise ConfigError(f"largest asks for {any_of(SIZABLE)}, not {shown(setting)}.{nearest(setting, SIZABLE)}")
     estimate(job)
     values = _values(job, asked)
     tried: dict[int, Estimate | EstimatorError] = {}
@@ -116,7 +114,7 @@ def largest(
     )
 
 
-def _values(job: TrainingJob, setting: Question) -> Sequence[int]:
+def _values(job: TrainingJob, setting: Sizable) -> Sequence[int]:
     """The values that are legal by the setting's own rule: sequences that divide the samples of a rank, or whole blocks of tokens on every
     rank."""
     layout, t = job.layout, job.training
@@ -129,7 +127,7 @@ def _values(job: TrainingJob, setting: Question) -> Sequence[int]:
     return range(step, LONGEST + 1, step)
 
 
-def _with(job: TrainingJob, setting: Question, value: int) -> TrainingJob:
+def _with(job: TrainingJob, setting: Sizable, value: int) -> TrainingJob:
     """The run with a value; tokens of a GPU are those of one sequence, so that its microbatch is one."""
     if setting == "micro_batch_size":
         batch = {"global_batch_size": value * job.layout.dp * job.num_microbatches} if job.batch_is_assumed else {}
@@ -142,7 +140,7 @@ def _with(job: TrainingJob, setting: Question, value: int) -> TrainingJob:
     return replace(found, model=replace(found.model, max_position_embeddings=positions))
 
 
-def _given(job: TrainingJob, setting: Question) -> int:
+def _given(job: TrainingJob, setting: Sizable) -> int:
     """The value of the run."""
     t = job.training
     return {
@@ -152,7 +150,7 @@ def _given(job: TrainingJob, setting: Question) -> int:
     }[setting]
 
 
-def _shown(job: TrainingJob, setting: Question, value: int) -> int:
+def _shown(job: TrainingJob, setting: Sizable, value: int) -> int:
     """A value as it is asked for: of a sequence that context parallelism splits, the tokens of a GPU are a part."""
     return value // job.layout.cp if setting == "max_tokens_per_gpu" else value
 

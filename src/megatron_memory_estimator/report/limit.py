@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..planner.largest import Largest, Question
+from ..job.choices import Sizable
+from ..planner.largest import Largest
 from ..wording import counted
 from .quantities import document as quantities
 from .quantities import gib, table
@@ -20,7 +21,7 @@ class Noun(NamedTuple):
     unit: str
 
 
-NOUNS: dict[Question, Noun] = {
+NOUNS: dict[Sizable, Noun] = {
     "seq_length": Noun("longest sequence", "token"),
     "micro_batch_size": Noun("largest micro batch", "sequence"),
     "max_tokens_per_gpu": Noun("largest part of a microbatch on a GPU", "token"),

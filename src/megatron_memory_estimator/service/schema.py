@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..job.choices import Sizable
 from ..job.settings import nearest
 from ..wording import shown
 from .arguments import unknown_argument
@@ -199,7 +200,7 @@ class OfLargest(Again):
     """A run, and the setting that is asked about."""
 
     setting: Annotated[
-        Literal["seq_length", "micro_batch_size", "max_tokens_per_gpu"],
+        Sizable,
         Field(
             description="What is to be as large as it can: tokens of a sequence, sequences, or tokens of a microbatch on a GPU."
         ),

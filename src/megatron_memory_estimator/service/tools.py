@@ -11,7 +11,8 @@ from ..errors import ConfigError, EstimatorError
 from ..estimator import estimate
 from ..inputs.catalog import entries
 from ..inputs.loaded_model import LoadedModel
-from ..wording import shown
+from ..job.choices import SIZABLE
+from ..wording import any_of, shown
 from .cases import compared
 from .exports import at_moment, exported
 from .jobs import job_of, refuse_standard_input
@@ -148,7 +149,7 @@ def _largest(request: Request) -> Any:
     from ..report.limit import largest_document
 
     if request.get("setting") is None:
-        raise ConfigError("setting is needed: seq_length, micro_batch_size or max_tokens_per_gpu")
+        raise ConfigError(f"setting is needed: {any_of(SIZABLE)}")
     return largest_document(largest(request.job, request.get("setting"), stop=request.late))
 
 
