@@ -135,6 +135,7 @@ def assert_described(tools: list[Any]) -> None:
     choices = {name: one["enum"] for (_, name), one in parameters.items() if "enum" in one}
     assert choices == {
         "detail": ["summary", "full"], "at": ["peak", "steady"], "objective": ["throughput", "memory", "head-room"],
+        "setting": ["seq_length", "micro_batch_size", "max_tokens_per_gpu"],
     }  # fmt: skip
     assert {tool for tool, name in parameters if name == "detail"} == TOOLS
     for tool in ("estimate", "explain", "advise", "plan"):

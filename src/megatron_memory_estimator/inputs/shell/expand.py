@@ -215,6 +215,8 @@ def _elements(shell: Shell, piece: Param, held: Found, *, whole: bool) -> list[S
         return [Segment(_joined(held.values, " "))]
     if piece.quoted:  # an element of unset variables alone is no element in bash, and stays to be asked for
         return [Segment(value, breaks=at > 0) for at, value in enumerate(held.values)]
+    if joiner and joiner not in " \t\n":  # bash joins the elements by it and cuts the whole: an empty one stays a word
+        return [Segment(unquoted(_joined(held.values, joiner)), splits=True)]
     return [Segment(unquoted(value), splits=True, breaks=at > 0) for at, value in enumerate(held.values)]
 
 

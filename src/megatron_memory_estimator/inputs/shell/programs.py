@@ -293,6 +293,8 @@ def output_of(shell: Shell, name: str, words: list[Value], node: Simple) -> Valu
         texts = texts[1:]
     if name in ("realpath", "readlink"):
         return _place(shell, texts if name == "realpath" else texts[1:] if texts[:1] in (["-f"], ["-e"]) else [])
+    if name in ("basename", "dirname") and texts and texts[0].startswith("-"):
+        raise shell.refuse(f"{name} with the option {texts[0]} is not read")  # it fails on one that it does not have
     if name in OF_WORDS:
         return OF_WORDS[name](texts)
     return _summed(shell, _expr(texts) if name == "expr" else plain_sum(name, texts))
@@ -315,7 +317,7 @@ def _words_of_model(shell: Shell, program: str, name: str) -> str:
 
 
 def _basename(texts: list[str]) -> str | None:
-    if len(texts) not in (1, 2) or texts[0].startswith("-"):
+    if len(texts) not in (1, 2):
         return None
     base = texts[0].rstrip("/").split("/")[-1]
     suffix = texts[1] if len(texts) == 2 else ""
