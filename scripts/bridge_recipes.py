@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_memory_estimator.inputs.bridge_config import DDP, LOW_PRECISION, OPTIMIZER, PROVIDER_DEFAULTS
-from megatron_memory_estimator.inputs.defaults import CLASS_DEFAULTS
+from megatron_memory_estimator.inputs.door_defaults import MEGATRON_CORE, decided
 from megatron_memory_estimator.inputs.setting_names import current_name, known_settings
 from megatron_memory_estimator.inputs.transformer_config import RENAMED, UNSUPPORTED
 from megatron_memory_estimator.job.model import Model
@@ -226,7 +226,7 @@ def is_default(name: str, owner: type[Any], value: Any) -> bool:
         name in OVER_MODEL
         or name in V4_SETTINGS
         or name in PROVIDER_DEFAULTS
-        or name in CLASS_DEFAULTS
+        or name in decided(MEGATRON_CORE)
         or name in RENAMED
     ):
         return False

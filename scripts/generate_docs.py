@@ -17,6 +17,7 @@ from pathlib import Path
 
 import docs_accuracy
 import docs_device
+import docs_doors
 import docs_mcp
 import docs_notebook
 import docs_peers
@@ -46,6 +47,7 @@ TABLES = {
     **docs_runs.TABLES,
     **docs_accuracy.TABLES,
     **docs_device.TABLES,
+    **docs_doors.TABLES,
     **docs_mcp.TABLES,
     **docs_serve.TABLES,
     **docs_throughput.TABLES,

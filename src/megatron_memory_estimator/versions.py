@@ -43,7 +43,7 @@ def assumptions(found: Estimate) -> tuple[str, ...]:
 
 
 def setting_notes(found: Estimate) -> tuple[Assumption, ...]:
-    """A note for each setting that nothing gives, and that another way to a run decides otherwise, moving the peak by more than 1 %."""
+    """A note for each setting that nothing gives, and that another door decides otherwise, moving the peak by more than 1 %."""
     if found.job.model.num_layers > MOST_LAYERS:
         return ()
     now = found.peak_stage.peak_allocated_bytes
@@ -55,8 +55,8 @@ def setting_notes(found: Estimate) -> tuple[Assumption, ...]:
             continue
         more = f"{(then - now) / GIB:+.1f} GiB"
         if abs(then - now) > MATTERS * now:
-            said = f"{one.name} not given: {one.taken}, the default of pretrain_gpt.py; {one.other}, would be {more} {PEAK} ({one.flag})"
-            notes.append(Assumption(said, f"{one.short} (as Megatron-Bridge does: {more})"))
+            said = f"{one.name} not given: {one.taken}; {one.other}, would be {more} {PEAK} ({one.flag})"
+            notes.append(Assumption(said, f"{one.short} (as {one.door} does: {more})"))
     return tuple(notes)
 
 

@@ -120,6 +120,7 @@ OFTEN = {
     "fp8": "hybrid or e4m3; --fp8-recipe says which recipe",
     "optimizer_cpu_offload": "optimizer state in host memory",
     "phases": "phases to judge; training: its steps, without loading a checkpoint",
+    "door": "who builds a model by name: bridge, verl, ...",
     "set_variables": "the value of a variable of a launch script",
 }
 """Options of a model and a layout that most people use, and what `--help` says of them."""
@@ -129,6 +130,6 @@ RARE = {
         "recompute_granularity", "recompute_modules", "fp8", "optimizer_cpu_offload", "calibrate", "tight", "complete", "split",
     ),
     "advise": ("calibrate",),
-    "estimate": ("formulas",),
+    "estimate": ("formulas", "optimizer_cpu_offload"),
 }  # fmt: skip
 """Options that `--help` of a command leaves to `--help-all`."""

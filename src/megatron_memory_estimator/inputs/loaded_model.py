@@ -25,3 +25,9 @@ class LoadedModel:
     foreign: tuple[tuple[str, int], ...] = ()
     towers: tuple[Tower, ...] = ()
     provider: str = ""
+    outer_type: str = ""
+
+    @property
+    def family(self) -> str:
+        """The `model_type` by which a framework knows the whole model: that of the config around a language model, where there is one."""
+        return self.outer_type or self.model_type

@@ -1,21 +1,15 @@
 """Models by the names and folders that run files have: variants of a catalogue entry share its architecture and vocabulary.
 
 Sources: config.json of the models on the Hugging Face Hub; folders as modelscope and huggingface_hub name them in their caches.
-
-What Megatron-Bridge sets for a family of models when it makes a provider of a Hugging Face config, which frameworks on it inherit.
-
-Source: NVIDIA-NeMo/Megatron-Bridge 0.6.2 `src/megatron/bridge/models/gpt_provider.py`, `models/*/*_bridge.py` (provider_bridge),
-`utils/fusions.py`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .catalog import entries
-from .defaults import IMPLEMENTATION, LOSS, LOSSES
 
 VARIANT = re.compile(
     r"[-_.](instruct|base|chat|thinking|it|hf|torch_dist|dist|mcore|megatron|bf16|fp16|fp8|awq|gptq|int4|int8|w8a8|dynamic|sft|rl|ckpt|pt|"
@@ -133,52 +127,11 @@ def catalogued(name: str) -> str | None:
     return found.entry if found else None
 
 
-PROVIDER: dict[str, Any] = {
-    "attention_dropout": 0.0,
-    "hidden_dropout": 0.0,
-    "masked_softmax_fusion": True,
-    "attention_softmax_in_fp32": False,
-    "gradient_accumulation_fusion": True,
-    "moe_grouped_gemm": True,
-    "moe_permute_fusion": True,
-    "moe_token_dispatcher_type": "alltoall",
-    "make_vocab_size_divisible_by": 1,
-}
-"""What holds for every family: the vocabulary of the config is not padded."""
 EXPERTS = ("moe_grouped_gemm", "moe_permute_fusion")
 """What every provider sets and recipes that take it as it is leave out (`models/deepseek/deepseek_v4_bridge.py`, `gpt_oss_bridge.py`)."""
-SETTINGS: dict[str, tuple[Any, str]] = {
-    "bias_activation_fusion": (
-        True,
-        "llama nemotron-nas deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 kimi_k25 gpt_oss glm4_moe glm4_moe_lite",
-    ),
-    "apply_rope_fusion": (True, "llama nemotron nemotron-nas deepseek_v4"),
-    "moe_router_dtype": (
-        "fp32",
-        "deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 kimi_k2 kimi_k25 glm4_moe glm4_moe_lite glm_moe_dsa qwen3_next olmoe nemotron_h "
-        "bailing_moe_v2 ernie4_5_moe minimax_m3 hy_v3",
-    ),
-    "moe_shared_expert_overlap": (
-        True,
-        "deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 kimi_k2 kimi_k25 glm4_moe glm4_moe_lite glm_moe_dsa nemotron_h",
-    ),
-}
-"""Settings of families (`model_type` of the config); the class default holds for all others."""
 
 
 def family_of(model: str) -> str:
     """The `model_type` of a model of the catalogue; empty for others."""
     entry = catalogued(model) if model else None
     return str(entries()[entry]["config"].get("model_type")) if entry else ""
-
-
-def provider_defaults(model: str) -> dict[str, Any]:
-    """Settings of the provider that Bridge makes of a model, by its name."""
-    family = family_of(model)
-    return PROVIDER | {name: value for name, (value, families) in SETTINGS.items() if family in families.split()}
-
-
-def provider_loss(model: str) -> dict[str, Any]:
-    """The fused cross entropy of that provider; where no family is known, the class's."""
-    family = family_of(model)
-    return {LOSS: True, IMPLEMENTATION: "te" if family in LOSSES["te"].split() else "native"}

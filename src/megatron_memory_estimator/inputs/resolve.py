@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..job.assumption import Assumption
-from ..job.choices import ROUTING_SHORT
+from ..job.choices import DOORS, ROUTING_SHORT
 from ..job.hardware import DEFAULT_GPU, LIBRARIES, Environment, Gpu, OpenVersion, any_version, find_gpu
 from ..job.layout import SHORT, Layout, fewest_gpus
 from ..job.model import Model
@@ -30,7 +30,8 @@ from ..modules.kinds import costly_core_attention
 from ..rank.schedule import saturating_microbatches
 from ..wording import plain, shown
 from .containers import contained
-from .defaults import CLASS_DEFAULTS, DEFAULT_SEQ_LENGTH, habits_for, open_fusions
+from .defaults import DEFAULT_SEQ_LENGTH, habits_for
+from .door_defaults import MEGATRON_CORE, MEGATRON_LM, decided, open_settings, over_a_model, under_a_model
 from .effects import not_counted, not_established, not_run, not_timed, without_effect
 from .environment import environment_settings
 from .everyday import in_megatrons_words
@@ -51,7 +52,7 @@ def job_from_config(config: Mapping[str, Any], num_gpus: int | None, settings: M
     twice = [name for name in config if name in settings and settings[name] != config[name]]
     off = offloading_is_off(merged) if "cpu_offloading_num_layers" not in settings else ()
     mla = bool(merged.get("multi_latent_attention"))
-    defaults = {**CLASS_DEFAULTS, **({"normalization": "RMSNorm"} if mla else {})}
+    defaults = {**decided(MEGATRON_CORE), **({"normalization": "RMSNorm"} if mla else {})}
     loaded = LoadedModel({}, str(merged.pop("name", "") or ""), "settings", "")
     job = job_from_parts(loaded, num_gpus, merged, habits=False, defaults=defaults)
     job = dataclasses.replace(job, warnings=(*job.warnings, *off))
@@ -108,13 +109,21 @@ def job_from_parts(
     strict = _flag("strict", given.pop("strict", strict))
     if "num_microbatches" in given:
         raise ConfigError("num_microbatches follows from global_batch_size; give that")
+    door = given.get("door") or MEGATRON_LM
+    through = over_a_model(door, loaded.family, loaded.config)
     values = {
         **(habits_for(given) if habits else {}),
         **canonical(defaults or {}),
+        **under_a_model(door),
         **canonical(loaded.config),
         **respelled(canonical(framework or {})),
+        **through,
         **given,
     }
+    if not habits and given.get("door"):
+        raise ConfigError(
+            "door is for a model by its name: a run file, arguments and a configuration say what they leave to a default; leave it out"
+        )
     parts = sorted_settings(values)
     env = _environment(parts[Environment], variables)
     assumptions: list[str] = []
@@ -122,7 +131,7 @@ def job_from_parts(
     open_versions, notes = _versions(parts[Training], env)
     assumptions += notes
     model: Model = build(Model, {**parts[Model], **_beside(loaded)})
-    assumptions[:0] = [_habits_assumed(model)] if habits else []
+    assumptions[:0] = [_habits_assumed(model, door)] if habits else []
     training, notes = _training(parts[Training], model)
     assumptions += notes
     gpu, notes = _gpu(asked_gpu, training)
@@ -149,7 +158,7 @@ def job_from_parts(
         num_microbatches=microbatches,
         batch_is_assumed=batch_is_assumed,
         open_versions=open_versions,
-        open_settings=tuple(open_fusions(loaded.model_type, values)) if habits else (),
+        open_settings=tuple(open_settings(door, loaded.family, canonical(loaded.config), given)) if habits else (),
         refusal=loaded.refusal,
         by_name=habits,
         given={**given, **_not_none(env=variables, gpu=asked_gpu, world_size=num_gpus)} if habits else {},
@@ -191,10 +200,16 @@ HABITS, HABITS_OF_EXPERTS = (
 )
 
 
-def _habits_assumed(model: Model) -> Assumption:
-    """What published recipes share and is taken where it is not given, for a model of this kind."""
+def _habits_assumed(model: Model, door: str) -> Assumption:
+    """What published recipes share, or the door decides, and is taken where it is not given, for a model of this kind."""
+    if door != MEGATRON_LM:
+        said = (
+            f"door={door}: what {DOORS[door]} decides for this family, where it is not given (docs/reference/doors.md)"
+        )
+        return Assumption(said, f"as {DOORS[door]} builds it")
     listed = [HABITS, HABITS_OF_EXPERTS] if model.has_moe else [HABITS]
-    return Assumption(f"common recipe defaults where not given: {', '.join(listed)}", "common recipe defaults")
+    said = f"common recipe defaults where not given: {', '.join(listed)}; --door says what else may build the model"
+    return Assumption(said, "common recipe defaults")
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:

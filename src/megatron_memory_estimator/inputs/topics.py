@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TOPICS: dict[str, tuple[str, ...]] = {
     "the run": (
-        "world_size", "gpu", "seq_length", "micro_batch_size", "global_batch_size", "phases", "strict", "run_model",
+        "world_size", "gpu", "door", "seq_length", "micro_batch_size", "global_batch_size", "phases", "strict", "run_model",
         "set_variables", "follow", "ignore_unknown", "without_unmodelled",
     ),
     "parallelism": (

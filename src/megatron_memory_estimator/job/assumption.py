@@ -9,13 +9,14 @@ from ..wording import plain
 
 
 class OpenSetting(NamedTuple):
-    """A setting that nothing gives and that another way to a run decides otherwise: the values there, a few words for what is taken, what
-    is taken, what the other way has, and the flag that asks for that."""
+    """A setting that nothing gives and that another door decides otherwise: the values there, a few words for what is taken, what is
+    taken and who has it so, what the other door has, its name, and the flags that ask for that."""
 
     values: tuple[tuple[str, Any], ...]
     short: str
     taken: str
     other: str
+    door: str
     flag: str
 
     @property

@@ -95,3 +95,21 @@ def version(name: str, text: str) -> tuple[int, int]:
     if major is None or minor is None:
         raise ConfigError(f"{name}={shown(text)} must look like {NEWEST[name]}")
     return major, minor
+
+
+DOORS: dict[str, str] = {
+    "megatron-lm": "pretrain_gpt.py",
+    "bridge": "Megatron-Bridge",
+    "verl": "verl 0.9",
+    "verl-0.8": "verl 0.8",
+    "nemo-rl": "NeMo-RL",
+    "slime": "slime",
+    "skyrl": "SkyRL",
+    "areal": "AReaL",
+    "roll": "ROLL",
+    "chatlearn": "ChatLearn",
+    "ms-swift": "ms-swift",
+    "llama-factory": "LLaMA-Factory",
+    "primus": "Primus",
+}
+"""The doors that a model by name may come through, and what they are called."""

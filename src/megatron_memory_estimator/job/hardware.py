@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from ..dataclass import dataclass
 from ..errors import ConfigError
-from .choices import INSTALLED, PHASES, version
+from .choices import DOORS, INSTALLED, PHASES, version
 from .settings import nearest, setting
 
 MIB = 2**20
@@ -248,6 +248,11 @@ class Environment:
 
     container: str | None = setting(
         None, "container image, whose name says library versions: nvcr.io/nvidia/nemo:25.11"
+    )
+    door: str | None = setting(
+        None,
+        "what builds a model that is given by name, and decides its fusions and its loss; default: megatron-lm",
+        choices=tuple(DOORS),
     )
     phases: tuple[str, ...] = setting(PHASES, "phases to judge: training only, or all", kind="list", choices=PHASES)
 

@@ -24,6 +24,10 @@ CudaGraphModules = Literal["attn", "mlp", "moe", "moe_router", "moe_preprocess",
 RolloutOffload = Literal["weights", "gradients", "optimizer"]
 LogProbOffload = Literal["weights", "gradients", "optimizer"]
 MoeRouterLoadBalancingType = Literal["aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none", "quantile"]
+Door = Literal[
+    "megatron-lm", "bridge", "verl", "verl-0.8", "nemo-rl", "slime", "skyrl", "areal", "roll", "chatlearn", "ms-swift", "llama-factory",
+    "primus"
+]
 Phases = Literal["training", "load", "save", "build", "generation", "log_probs", "reference", "weight_sync"]
 
 
@@ -321,6 +325,7 @@ class Settings(TypedDict, total=False):
     max_memory: float | None  # memory that a run may take of a GPU, GiB; default: all of it
     head_room: str | None  # memory of a GPU to leave free: GiB such as 4, or a share such as 5%
     container: str | None  # container image, whose name says library versions: nvcr.io/nvidia/nemo:25.11
+    door: Door | None  # what builds a model that is given by name, and decides its fusions and its loss; default: megatron-lm
     phases: Phases | Sequence[Phases]  # phases to judge: training only, or all
 
     # short names, and those of Megatron-LM's command line where they differ

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 from ...errors import ConfigError, UnsupportedError
 from ...wording import shown
 from ..catalog import entries
+from ..door_defaults import decided, own, without_loss
 from ..hf.load import load
-from ..model_names import catalogued, family_of, provider_defaults
+from ..model_names import catalogued, family_of
 from ..questions import Question
 from ..spellings import short_dtype
 from .documents import document_of, needed
@@ -47,31 +48,6 @@ GENERATES = re.compile(rf"(?P<engine>sglang|vllm){LABEL}:(?P<all>{DIMS.format('d
 EVALUATES = ("eval", "cpu")
 """What stood in the place of a trainer where nothing trained."""
 MBRIDGE, MEGATRON_BRIDGE = "mbridge", "megatron-bridge"
-ALWAYS: dict[str, Any] = {
-    "expert_tensor_parallel_size": 1,
-    "use_distributed_optimizer": True,
-    "accumulate_allreduce_grads_in_fp32": True,
-    "moe_token_dispatcher_type": "alltoall",
-    "mtp_num_layers": 0,
-    "make_vocab_size_divisible_by": 1,
-}
-"""What holds where a run says nothing, in Megatron's names."""
-OF_MBRIDGE: dict[str, Any] = {
-    "hidden_dropout": 0.0,
-    "masked_softmax_fusion": True,
-    "apply_rope_fusion": False,
-    "gradient_accumulation_fusion": False,
-    "moe_grouped_gemm": True,
-    "moe_permute_fusion": False,
-    "moe_aux_loss_coeff": 0.0,
-}
-"""... and with mbridge, which leaves the rest to the classes of Megatron-Core."""
-FAMILIES: dict[str, tuple[Any, str]] = {
-    "bias_activation_fusion": (True, "deepseek_v3 glm4_moe qwen2_moe qwen3_moe"),
-    "moe_router_dtype": ("fp32", "deepseek_v3 glm4_moe"),
-    "moe_shared_expert_overlap": (True, "deepseek_v3 glm4_moe qwen2_moe"),
-}
-"""... by families, as mbridge makes them (`models/*.py`)."""
 WITH_MTP = ("deepseek_v3", "mimo")
 """Families whose MTP layers mbridge makes."""
 CHUNK = 1024
@@ -435,11 +411,8 @@ def _beside(tree: Tree, at: Placed, role: str) -> bool:
 
 def _defaults(model: str, bridge: str) -> dict[str, Any]:
     """What the bridge makes of a model, and what AReaL sets itself."""
-    if bridge == MEGATRON_BRIDGE:
-        return {**provider_defaults(model), **ALWAYS}
     family = family_of(model)
-    own = {name: value for name, (value, families) in FAMILIES.items() if family in families.split()}
-    return {**OF_MBRIDGE, **ALWAYS, **own}
+    return {**without_loss("bridge", family), **own("areal")} if bridge == MEGATRON_BRIDGE else decided("areal", family)
 
 
 def _environments(tree: Tree) -> list[Mapping[str, Any]]:

@@ -20,8 +20,9 @@ from ...job.layout import SHORT as SHORT_NAMES
 from ...job.model import Model
 from ...wording import shown, whole
 from ..bridge_config import DDP, LOW_PRECISION, OPTIMIZER
+from ..door_defaults import without_loss
 from ..field_names import fields_of, meant, misspelled
-from ..model_names import EXPERTS, provider_defaults
+from ..model_names import EXPERTS, family_of
 from ..questions import Question, settle
 from ..setting_names import full_name, known_settings
 from ..strict_yaml import parse_yaml
@@ -165,7 +166,7 @@ def reading_of(
     notes, unknown, refused = said
     own, full = settings_of(base, gpus), settings_of(changed, gpus)
     rows, more, questions = vocabulary(_of_another_model(changed, base) if _replaced(run, chosen) else changed)
-    config = provider_defaults(chosen.model)
+    config = without_loss("bridge", family_of(chosen.model))
     if chosen.base is not None:  # its rows have every other value of the provider
         config = {key: config[key] for key in EXPERTS}
     defaults = {**config, **{key: value for key, value in own.items() if key in full}, **rows}

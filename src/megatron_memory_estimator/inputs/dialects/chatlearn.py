@@ -12,6 +12,7 @@ from typing import Any
 
 from ...errors import UnsupportedError
 from ...wording import counted, shown
+from ..door_defaults import decided
 from ..model_names import family_of
 from ..questions import Question
 from .documents import named_by, needed
@@ -25,20 +26,6 @@ RUNTIME, TRAINER, REFERENCE, POLICY = "runtime_args", "models.policy_trainer", "
 BACKEND = f"{RUNTIME}.train_backend"
 PACKED = f"{TRAINER}.max_token_in_packing"
 LENGTHS = ("max_prompt_tokens_length", "max_response_tokens_length")
-
-DEFAULTS: dict[str, Any] = {
-    "use_distributed_optimizer": True,
-    "accumulate_allreduce_grads_in_fp32": True,
-    "gradient_accumulation_fusion": True,
-    "moe_token_dispatcher_type": "alltoall",
-    "moe_grouped_gemm": True,
-    "moe_aux_loss_coeff": 0.0,
-    "mtp_num_layers": 0,
-    "make_vocab_size_divisible_by": 1,
-    "attention_dropout": 0.0,
-    "hidden_dropout": 0.0,
-}
-"""What holds where a run and its file say nothing, in Megatron's names."""
 TRAINER_KEYS = f"""
     free_gpu_memory optimizer bf16 fp16 tokenizer_* trainable gpu_per_process num_gpu train_* load save* packing
     max_token_in_packing model_provider_module seed seq_length sequence_parallel generation_batch_size {" ".join(LENGTHS)}
@@ -83,7 +70,7 @@ def read(run: Run) -> Reading:
     return Reading(
         model=model,
         settings=chosen,
-        defaults={**DEFAULTS, **experts},
+        defaults={**decided("chatlearn"), **experts},
         num_gpus=gpus,
         env=decisive(run.env),
         assumptions=("the vocabulary of the model's config, whose padding by ChatLearn is not known", *notes),

@@ -16,7 +16,7 @@ from ...job.tower import UNNAMED, Tower
 from ...job.training_job import TrainingJob
 from ...rules import TP
 from ...wording import dashed, plain, shown, whole
-from ..defaults import CLASS_DEFAULTS
+from ..door_defaults import MEGATRON_CORE, decided, unfused
 from ..environment import VARIABLES
 from ..file_keys import follow_all
 from ..hf.load import load
@@ -69,8 +69,8 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
         values = {**reading.settings, **given}
         values |= _environment(reading, run, given)
         of_run = dataclasses.replace(loaded, warnings=(*loaded.warnings, *run.notes, *reading.warnings))
-        framework = _filled(reading, values)
-        return job_from_parts(of_run, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=framework)
+        framework = _filled(reading, {**dict.fromkeys(unfused(dialect.name, of_run.config)), **values})
+        return job_from_parts(of_run, gpus, values, habits=False, defaults=decided(MEGATRON_CORE), framework=framework)
 
     job = built(gpus) if gpus or not reading.node_gpus else _on_fewest_nodes(built, reading.node_gpus)
     assumed = tuple(one if isinstance(one, Assumption) else plain(one) for one in (*notes, *job.assumptions))

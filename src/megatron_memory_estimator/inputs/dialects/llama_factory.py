@@ -16,8 +16,9 @@ from typing import Any
 from ...errors import ConfigError, UnsupportedError
 from ...wording import shown
 from ..bridge_config import precision_values
+from ..door_defaults import decided
 from ..hf.load import load
-from ..model_names import catalogued, provider_defaults, provider_loss
+from ..model_names import catalogued, family_of
 from ..questions import Question
 from . import mcore_adapter
 from .documents import needed
@@ -49,8 +50,6 @@ BRIDGE_ONLY = (
 )  # fmt: skip
 """Keys of training with Megatron-Core, and those that only Megatron-Bridge's engine has."""
 STAGES = {MCA: ("pt", "sft", "dpo"), BRIDGE: ("pt", "sft")}
-DEFAULTS: dict[str, Any] = {**mcore_adapter.DEFAULTS, "optimizer_offload_fraction": 0.0}
-"""What holds with MCA where a run says nothing."""
 OF_BRIDGE: dict[str, Any] = {
     "use_distributed_optimizer": True,
     "overlap_grad_reduce": True,
@@ -228,11 +227,11 @@ def _optimizer(values: Mapping[str, Any]) -> Iterator[str]:
 
 def _defaults(engine: str, model: str) -> dict[str, Any]:
     if engine == BRIDGE:
-        return {**provider_defaults(model), **provider_loss(model), **OF_BRIDGE}
+        return {**decided("bridge", family_of(model)), **OF_BRIDGE}
     entry = catalogued(model) if model else None
     experts = load(entry).config.get("num_moe_experts") if entry else None
     many = isinstance(experts, int) and experts >= MANY_EXPERTS
-    return {**DEFAULTS, **({"moe_router_dtype": "fp32"} if many else {})}
+    return {**decided("llama-factory"), **({"moe_router_dtype": "fp32"} if many else {})}
 
 
 def _half(tree: Tree) -> str:

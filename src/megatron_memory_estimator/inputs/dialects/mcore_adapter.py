@@ -9,25 +9,6 @@ from typing import Any
 
 from .hydra import Tree
 
-DEFAULTS: dict[str, Any] = {
-    "use_distributed_optimizer": False,
-    "sequence_parallel": False,
-    "apply_rope_fusion": False,
-    "bias_activation_fusion": False,
-    "gradient_accumulation_fusion": False,
-    "masked_softmax_fusion": True,
-    "attention_dropout": 0.0,
-    "hidden_dropout": 0.0,
-    "cross_entropy_loss_fusion": False,
-    "moe_token_dispatcher_type": "allgather",
-    "moe_grouped_gemm": True,
-    "moe_aux_loss_coeff": 0.0,
-    "mtp_num_layers": 0,
-    "overlap_grad_reduce": False,
-    "make_vocab_size_divisible_by": 1,
-}
-"""What holds where a run says nothing, in Megatron's names."""
-
 
 def recompute(tree: Tree, at: str = "") -> dict[str, Any]:
     """Recomputation, whose keys stand behind `at`: full is uniform with one layer where nothing else is said; moe_layer_recompute is

@@ -26,7 +26,8 @@ from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
 from ...wording import counted, shown
-from ..model_names import provider_defaults
+from ..door_defaults import without_loss
+from ..model_names import family_of
 from ..questions import Question
 from ..spellings import short_dtype
 from .documents import document_of
@@ -229,13 +230,6 @@ POLICY_KEYS = """
 CHUNK = 256
 """Tokens whose log-probabilities are made from the hidden states at a time, where a run says none."""
 RECOMPUTATION = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
-DEFAULTS: dict[str, Any] = {
-    "expert_tensor_parallel_size": 1,
-    "moe_aux_loss_coeff": 0.0,
-    "mtp_num_layers": 0,
-    "optimizer_offload_fraction": 0.0,
-}
-"""What holds where neither the run nor its base says anything, beside what Megatron-Bridge sets for the model."""
 
 
 def knows(run: Run) -> bool:
@@ -282,7 +276,7 @@ def read(run: Run) -> Reading:
     return Reading(
         model=model,
         settings={**chosen, **tuned, **around},
-        defaults={**provider_defaults(run.model or model), **DEFAULTS, **experts},
+        defaults={**without_loss("nemo-rl", family_of(run.model or model)), **experts},
         num_gpus=gpus,
         env=decisive(run.env, tree.section(f"{MEGATRON}.env_vars")),
         assumptions=tuple(notes),

@@ -27,6 +27,7 @@ from typing import Any
 from ...errors import ConfigError, UnsupportedError
 from ...job.model import Model
 from ...wording import any_of, dashed, shown, whole
+from ..door_defaults import own
 from ..file_keys import names_files, not_followed
 from ..hf.load import load
 from ..megatron.classes import is_harmless, refuse_unmodelled
@@ -53,7 +54,7 @@ FOLLOWS = ("extends", "bases", "includes")
 OWN_FILES = frozenset(
     ["language_model.yaml", "primus_megatron_model.yaml", "pre_trainer.yaml", "trainer_base.yaml", "module_base.yaml"]
 )
-"""Files of the framework on which the others build; what they say stands in `primus.DEFAULTS`."""
+"""Files of the framework on which the others build; what they say stands in `primus._defaults`."""
 MOST_FILES = 20
 DEEPEST = 30
 
@@ -112,7 +113,7 @@ def extended(run: Run, document: Mapping[str, Any], path: str, old: dict[str, No
 
     A path is relative to the folder of the file that says it. Mappings are merged key by key, lists and values replaced whole.
     `bases` and `includes` are read as their authors meant them; those that stand anywhere are put into `old`. Raises ConfigError with
-    the path of a file that is missing; what the framework's own files say stands in `primus.DEFAULTS`.
+    the path of a file that is missing; what the framework's own files say stands in `primus._defaults`.
     """
     left = [MOST_FILES]
 
@@ -176,21 +177,17 @@ MODELS = {
     "gpt_oss_20B": "openai/gpt-oss-20b",
     "gpt_oss_120B": "openai/gpt-oss-120b",
 }
+OF_MODELS: dict[str, Any] = {
+    "bf16": True, "swiglu": True, "add_bias_linear": False, "untie_embeddings_and_output_weights": True,
+}  # fmt: skip
+"""What language_model.yaml says of every model, by Megatron-LM's destinations."""
 
 
-DEFAULTS: dict[str, Any] = {
-    "bf16": True,
-    "use_distributed_optimizer": True,
-    "sequence_parallel": True,
-    "swiglu": True,
-    "add_bias_linear": False,
-    "untie_embeddings_and_output_weights": True,
-    "gradient_accumulation_fusion": True,
-    "cross_entropy_loss_fusion": False,
-    "moe_token_dispatcher_type": "allgather",
-    "create_attention_mask_in_dataloader": True,
-}
-"""What trainer_base.yaml and language_model.yaml say, by Megatron-LM's destinations."""
+def _defaults() -> dict[str, Any]:
+    """What the framework's own files say."""
+    return {**OF_MODELS, **own("primus", by_name=True)}
+
+
 TRAINERS: dict[str, dict[str, Any]] = {
     "pre_trainer": {"micro_batch_size": 2, "global_batch_size": 16, "seq_length": 1024},
     "sft_trainer": {"micro_batch_size": 1, "global_batch_size": 128, "seq_length": 2048},
@@ -285,7 +282,7 @@ def _by_file(
     """A model whose files are there: words of Megatron-LM."""
     wins = {**TRAINERS[trainer], **WINNING, **of_module}
     lost = [key for key in held if key in wins and key not in overrides and held[key] != wins[key]]
-    given, own = known_and_own({**DEFAULTS, **held, **wins, **overrides})
+    given, own = known_and_own({**_defaults(), **held, **wins, **overrides})
     given |= tokenizer_of(given)
     if whole(str(given.get("tensor_model_parallel_size", 1))) == 1:
         given["sequence_parallel"] = False
@@ -301,7 +298,7 @@ def _by_name(run: Run, name: str, overrides: Mapping[str, Any]) -> dict[str, Any
     stem = name.rpartition("/")[2].removesuffix(".yaml")
     entry = run.model or MODELS.get(stem, "")
     given, own = known_and_own(dict(overrides))
-    defaults, settings, notes, warnings = over_a_model(entry, DEFAULTS, given)
+    defaults, settings, notes, warnings = over_a_model(entry, _defaults(), given)
     if entry and not run.model:
         notes = [f"{stem}.yaml of Primus is taken as {entry} of the catalogue", *notes]
     said = _said(own)

@@ -22,12 +22,13 @@ from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
 from ...wording import shown
+from ..door_defaults import decided
 from ..questions import Question
 from ..spellings import short_dtype
 from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
 from .keys import model_ranks, passed_over, translated
-from .mcore_adapter import DEFAULTS, recompute
+from .mcore_adapter import recompute
 from .rollout import GAE, LINEARS, TOLD_APART, engine, linears, moved
 from .run import Dialect, Reading, Run
 
@@ -92,7 +93,7 @@ def read(run: Run) -> Reading:
     return Reading(
         model=_model(tree, worker),
         settings={**settings, **tuned, **around},
-        defaults=DEFAULTS,
+        defaults=decided("roll"),
         num_gpus=gpus,
         env={str(key): str(value) for key, value in tree.section("system_envs").items()} | dict(run.env),
         assumptions=(f"the worker {worker} trains", *notes),

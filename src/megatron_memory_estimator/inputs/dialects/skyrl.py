@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from ...errors import UnsupportedError
 from ...wording import counted, shown
-from ..model_names import catalogued, family_of, provider_defaults
+from ..door_defaults import without_loss
+from ..model_names import catalogued, family_of
 from ..questions import Question
 from ..spellings import kernel_of
 from .hydra import Tree, overridden, parted
@@ -61,20 +62,8 @@ REFERENCE = "trainer.ref.megatron_config"
 ENGINE = "generator.inference_engine"
 SAMPLES = "trainer.max_prompt_length + generator.sampling_params.max_generate_length"
 
-DEFAULTS: dict[str, Any] = {
-    "use_distributed_optimizer": True,
-    "accumulate_allreduce_grads_in_fp32": True,
-    "gradient_accumulation_fusion": False,
-    "moe_token_dispatcher_type": "alltoall",
-    "moe_grouped_gemm": True,
-    "moe_router_dtype": "fp32",
-    "moe_aux_loss_coeff": 0.0,
-    "mtp_num_layers": 0,
-    "optimizer_offload_fraction": 0.0,
-}
-"""What holds where a run says nothing, beside what Megatron-Bridge sets for the model."""
 OF_BRIDGE = ("gradient_accumulation_fusion", "moe_router_dtype")
-"""Of these, what the older program leaves to Megatron-Bridge."""
+"""Of what SkyRL decides, what the older program leaves to Megatron-Bridge."""
 RECOMPUTATION = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 """What is filled in where the fields of TransformerConfig do not say it."""
 CHUNK = 1024
@@ -154,7 +143,7 @@ def read(run: Run) -> Reading:
     return Reading(
         model=model,
         settings=chosen,
-        defaults={**provider_defaults(run.model or model), **_defaults(tree, older=older), **experts},
+        defaults={**_defaults(tree, family_of(run.model or model), older=older), **experts},
         num_gpus=_gpus(tree, at, notes, older=older),
         env=decisive(run.env),
         assumptions=tuple(notes),
@@ -248,10 +237,13 @@ def _engine(tree: Tree, at: Places, notes: list[str], questions: list[Question])
     return found
 
 
-def _defaults(tree: Tree, *, older: bool) -> dict[str, Any]:
+def _defaults(tree: Tree, family: str, *, older: bool) -> dict[str, Any]:
     """Defaults of the framework; with MTP enabled the model's config, or the run, says how many layers there are."""
     mtp = tree.on("trainer.mtp.enabled")
-    found = {name: value for name, value in DEFAULTS.items() if not (older and name in OF_BRIDGE)}
+    found, of_bridge = without_loss("skyrl", family), without_loss("bridge", family)
+    for name in OF_BRIDGE if older else ():
+        del found[name]
+    found = {**{name: of_bridge[name] for name in OF_BRIDGE if older and name in of_bridge}, **found}
     layers = tree.count("trainer.policy.megatron_config.mtp_num_layers")
     if mtp:
         found.pop("mtp_num_layers")

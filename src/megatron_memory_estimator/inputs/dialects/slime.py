@@ -26,10 +26,11 @@ from typing import Any, NamedTuple
 from ...errors import ConfigError, UnsupportedError
 from ...job.model import Model
 from ...wording import dashed, shown, whole
+from ..door_defaults import without_loss
 from ..hf.load import load
 from ..megatron.derive import derive
 from ..megatron.words import parse_words
-from ..model_names import named, provider_defaults
+from ..model_names import family_of, named
 from ..questions import Question
 from ..setting_names import known_settings
 from ..shell.model_words import OF_MODEL
@@ -127,7 +128,7 @@ def read(run: Run) -> Reading:
         model=entry,
         args=() if entry else args,
         settings=settings,
-        defaults=provider_defaults(entry) if entry else {},
+        defaults=without_loss("bridge", family_of(entry)) if entry else {},
         num_gpus=_gpus(found, questions),
         env={**run.env, **_env(found)},
         assumptions=tuple(notes),

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
 from ...wording import shown
+from ..door_defaults import decided
 from ..questions import Question
 from ..spellings import kernel_of, short_dtype
 from ..strict_yaml import parse_yaml
@@ -27,38 +28,14 @@ from .run import Dialect, Reading, Run
 from .words import flags, value_of
 
 PROGRAM = re.compile(r"megatron .*|(?:.*/)?swift/cli/_megatron/(?:sft|pt|rlhf)\.py")
+BATCH = {"micro_batch_size": 1, "global_batch_size": 16}
+"""Samples where a run says nothing."""
 OWN = frozenset(
     ("tuner_type", "train_type", "max_length", "padding_free", "packing", "rlhf_type", "split_dataset_ratio")
 )
 """Keys that tell a file of ms-swift from a flat file of Megatron-LM arguments."""
 MODEL = ("model", "model_id_or_path", "mcore_model", "load", "ckpt_dir", "model_type")
 """Keys that name the model, the surest first."""
-
-DEFAULTS: dict[str, Any] = {
-    "expert_tensor_parallel_size": 1,
-    "recompute_granularity": "selective",
-    "use_distributed_optimizer": True,
-    "cross_entropy_loss_fusion": True,
-    "cross_entropy_fusion_impl": "native",
-    "gradient_accumulation_fusion": True,
-    "apply_rope_fusion": False,
-    "moe_grouped_gemm": True,
-    "moe_permute_fusion": False,
-    "moe_token_dispatcher_type": "alltoall",
-    "moe_router_dtype": "fp32",
-    "moe_aux_loss_coeff": 0.0,
-    "bias_activation_fusion": True,
-    "masked_softmax_fusion": True,
-    "attention_softmax_in_fp32": True,
-    "attention_dropout": 0.0,
-    "hidden_dropout": 0.0,
-    "micro_batch_size": 1,
-    "global_batch_size": 16,
-    "mtp_num_layers": 0,
-    "make_vocab_size_divisible_by": 1,
-    "optimizer_offload_fraction": 1.0,
-}
-"""What holds where a run says nothing, in Megatron's names."""
 
 READ = f"""
     {" ".join(MODEL)}
@@ -112,7 +89,7 @@ def read(run: Run) -> Reading:
     return Reading(
         model=names[0] if names else "",
         settings={**settings, **tuned, **around},
-        defaults=DEFAULTS,
+        defaults={**decided("ms-swift"), **BATCH},
         num_gpus=gpus_of_command(run, {**env, **run.env, **run.variables}, questions, alone=1),
         env={**env, **run.env},
         assumptions=tuple(notes),

@@ -35,8 +35,9 @@ from typing import Any, NamedTuple
 
 from ...errors import ConfigError, UnsupportedError
 from ...wording import counted, shown
+from ..door_defaults import without_loss
 from ..field_names import fields_of
-from ..model_names import catalogued, family_of, provider_defaults
+from ..model_names import catalogued, family_of
 from ..questions import Question
 from ..spellings import short_dtype
 from .documents import document_of
@@ -165,16 +166,6 @@ def engine_of(run: Run, tree: Tree, *, sft: bool) -> None:
 PROGRAM = "verl."
 KEY = "actor_rollout_ref."
 
-DEFAULTS: dict[str, Any] = {
-    "use_distributed_optimizer": True,
-    "accumulate_allreduce_grads_in_fp32": True,
-    "moe_aux_loss_coeff": 0.0,
-    "mtp_num_layers": 0,
-    "attention_kernel": "flash",
-    "optimizer_offload_fraction": 0.0,
-}
-"""What holds where a run says nothing, beside what Megatron-Bridge sets for the model."""
-
 
 def knows(run: Run) -> bool:
     """A module of verl, words with its keys, or a file with them."""
@@ -210,14 +201,15 @@ def read(run: Run) -> Reading:
         refused += wrong
     model = str(tree.at(f"{at.model}.path") or "")
     chosen, experts = by_habit(settings)
+    family = family_of(run.model or model)
     own = (
         tree.at(f"{at.engine}.use_mbridge", True) is False
     )  # verl's own converter (`models/mcore/config_converter.py`)
-    converted = {"moe_router_dtype": "fp64"} if own and family_of(run.model or model) == "deepseek_v3" else {}
+    converted = {"moe_router_dtype": "fp64"} if own and family == "deepseek_v3" else {}
     return Reading(
         model=model,
         settings={**chosen, **tuned},
-        defaults={**provider_defaults(run.model or model), **_defaults(tree, at), **converted, **experts},
+        defaults={**_defaults(tree, at, family), **converted, **experts},
         num_gpus=gpus,
         env=decisive(tree.section("ray_kwargs.ray_init.runtime_env.env_vars"), run.env),
         assumptions=tuple(notes),
@@ -227,10 +219,12 @@ def read(run: Run) -> Reading:
     )
 
 
-def _defaults(tree: Tree, at: Places) -> dict[str, Any]:
-    """Defaults of the framework; with MTP enabled the model's config says how many layers there are."""
+def _defaults(tree: Tree, at: Places, family: str) -> dict[str, Any]:
+    """Defaults of the framework over those of what builds the model, which `vanilla_mbridge` chooses; with MTP enabled the model's config
+    says how many layers there are."""
     mtp = tree.on(f"{at.model}.mtp.enable")
-    return {name: value for name, value in DEFAULTS.items() if not (mtp and name == "mtp_num_layers")}
+    found = without_loss("verl-0.8" if tree.on(f"{at.engine}.vanilla_mbridge") else "verl", family)
+    return {name: value for name, value in found.items() if not (mtp and name == "mtp_num_layers")}
 
 
 def _precision(tree: Tree, at: Places, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,6 +72,7 @@ def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
         foreign=converted.extra,
         towers=towers,
         provider=converted.provider.name if converted.provider else "",
+        outer_type=plain(str(config.get("model_type") or ""), LONGEST_SHOWN) if inner else "",
     )
 
 
