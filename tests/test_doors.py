@@ -50,7 +50,7 @@ def test_every_door_has_rows_with_a_source(door: str) -> None:
 
 
 def peak(door: str | None, **settings: Any) -> int:
-    given = {"tp": 2, **settings} | ({"door": door} if door else {})
+    given: dict[str, Any] = {"tp": 2, **settings} | ({"door": door} if door else {})
     return estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, **given)).peak_stage.peak_allocated_bytes
 
 
@@ -70,7 +70,8 @@ def test_a_door_is_its_settings_in_bytes() -> None:
 
 def test_what_the_nearest_other_door_would_give_is_said_from_both_sides() -> None:
     for one, other in (("megatron-lm", "Megatron-Bridge"), ("bridge", "pretrain_gpt.py"), ("verl", "pretrain_gpt.py")):
-        found = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tp=2, door=one).open_settings
+        given: dict[str, Any] = {"tp": 2, "door": one}
+        found = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, **given).open_settings
         assert [each.door for each in found[:2]] == [other, other]
         assert [each.name for each in found[:2]] == ["bias_activation_fusion", "cross_entropy_loss_fusion"]
     back = dict(open_settings("bridge", "qwen3", {}, {}).__next__().values)
@@ -117,7 +118,8 @@ DECIDE = (
 @pytest.mark.parametrize("model", ["Qwen/Qwen3-8B", "meta-llama/Meta-Llama-3-8B", "google/gemma-2-2b"])
 def test_a_door_by_name_decides_what_a_file_of_the_framework_decides(door: str, model: str) -> None:
     of_file = job(written(FILES[door].replace("MODEL", model).replace("BRIDGE", "")), 8).training
-    by_name = TrainingJob.from_hf(model, 8, tp=2, seq_length=1024, door=door).training
+    given: dict[str, Any] = {"tp": 2, "seq_length": 1024, "door": door}
+    by_name = TrainingJob.from_hf(model, 8, **given).training
     assert said(by_name) == said(of_file)
 
 
@@ -133,7 +135,7 @@ def test_a_run_that_says_its_door_takes_none_and_an_unknown_family_is_refused() 
     with pytest.raises(ConfigError, match="Megatron-Bridge has no bridge for phi3"):
         TrainingJob.from_hf("microsoft/phi-4", 8, door="nemo-rl")
     with pytest.raises(ConfigError, match='Did you mean "verl"'):
-        TrainingJob.from_hf("Qwen/Qwen3-8B", 8, door="vrl")
+        TrainingJob.from_hf("Qwen/Qwen3-8B", 8, door="vrl")  # type: ignore[arg-type]
 
 
 def test_every_model_of_the_catalogue_goes_through_the_doors_that_build_it() -> None:

@@ -29,6 +29,7 @@ TOOLS = {
     "check",
     "validate",
     "largest",
+    "lengths",
 }
 
 

@@ -17,6 +17,8 @@ card               what a model takes before anything is laid out: parameters, s
 Card               the answer of card: rows, table()
 largest            how large the sequence, the micro batch or a GPU's tokens can be
 Largest            the answer of largest: sure, possible, at (the estimate)
+sample_lengths     what the lengths of samples do to a run that packs them
+SampleLengths      the answer of sample_lengths: microbatch, needs, breaks_at
 advise             what makes a run fit, or faster
 Advice             the answer of advise: now, outcomes, table()
 count_parameters   the parameters of a model, all, active and of MTP layers
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from .planner.card import Card, card
     from .planner.largest import Largest, largest
     from .planner.planning import Planned, plan
+    from .planner.sample_lengths import SampleLengths, sample_lengths
     from .timeline import Timeline
 
 __version__ = "0.1.0"
@@ -83,14 +86,17 @@ _HOME = {
     "Training": "job.training",
     "Largest": "planner.largest",
     "largest": "planner.largest",
+    "SampleLengths": "planner.sample_lengths",
+    "sample_lengths": "planner.sample_lengths",
     "advise": "planner.advise",
     "plan": "planner.planning",
 }
 
 __all__ = [  # noqa: RUF022
     "Advice", "Card", "ConfigError", "Count", "Environment", "Estimate", "EstimatorError", "GPUS", "Gpu", "Largest", "Layout",
-    "LayoutError", "Model", "Planned", "Settings", "Stage", "Timeline", "Training", "TrainingJob", "UnsupportedError", "Verdict",
-    "advise", "card", "count_parameters", "estimate", "largest", "plan",
+    "LayoutError", "Model", "Planned", "SampleLengths", "Settings", "Stage", "Timeline", "Training", "TrainingJob",
+    "UnsupportedError", "Verdict",
+    "advise", "card", "count_parameters", "estimate", "largest", "plan", "sample_lengths",
 ]  # fmt: skip
 
 

@@ -590,3 +590,23 @@ export type Largest = {
   readonly assumptions: readonly string[];
   readonly warnings: readonly string[];
 };
+
+export type Lengths = {
+  readonly schema: string;
+  readonly sentence: string;
+  readonly packing: string;
+  readonly bound: number;
+  readonly worst: number;
+  readonly samples: number;
+  readonly mean: number;
+  readonly longest: number;
+  readonly share_longer: number;
+  readonly microbatch: number;
+  readonly needs: Event | null;
+  readonly fits: number;
+  readonly breaks_at: number | null;
+  readonly share_of_steps: number;
+  readonly half_by_step: number | null;
+  readonly assumptions: readonly string[];
+  readonly warnings: readonly string[];
+};

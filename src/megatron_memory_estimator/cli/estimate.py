@@ -32,23 +32,24 @@ RECORDS = ("csv", "markdown")
 
 
 def run(
-    job: TrainingJob, *, as_json: bool, form: str, formulas: bool, html: str | None, largest: str | None, **shown: bool
+    job: TrainingJob,
+    *,
+    as_json: bool,
+    form: str,
+    formulas: bool,
+    html: str | None,
+    largest: str | None,
+    sample_lengths: str | None,
+    **shown: bool,
 ) -> None:
-    """Print the estimate, or how large a setting can be."""
-    if largest is not None:
-        others = {"formulas": formulas, "html": html is not None, **shown}
-        if beside := [dashed(name) for name, on in others.items() if on] + (
-            ["--format"] if form not in ("text", "json") else []
-        ):
-            raise ConfigError(f"--largest is an answer of its own; leave {', '.join(beside)} out")
-        print_largest(job, largest, as_json=as_json or form == "json")
+    """Print the estimate, how large a setting can be, or what sample lengths do."""
+    questions = {"largest": largest, "sample_lengths": sample_lengths}
+    if asking := [name for name, word in questions.items() if word is not None]:
+        alone(asking, {"formulas": formulas, "html": html is not None, "format": form not in ("text", "json"), **shown})
+        answer = print_largest if largest is not None else print_lengths
+        answer(job, str(questions[asking[0]]), as_json=as_json or form == "json")
         return
-    asked = {**shown, "formulas": formulas, "json": as_json}
-    held = ("table", "assumptions", "verbose", "all_gpus") if form not in RECORDS else tuple(asked)
-    if (form in RECORDS or as_json or form == "json") and (beside := [name for name in held if asked[name]]):
-        options = ", ".join(dashed(name) for name in beside)
-        what = "a row for each stage" if form in RECORDS else "the whole document"
-        raise ConfigError(f"--format {form if form in RECORDS else 'json'} is {what}; leave {options} out")
+    whole(form, {**shown, "formulas": formulas, "json": as_json})
     form = "json" if as_json else form
     shown["table"] = shown["table"] or form == "table"
     if (
@@ -91,6 +92,21 @@ def run(
             print_formulas(result, terminal)
 
 
+def alone(asking: list[str], beside: dict[str, bool]) -> None:
+    """Raises ConfigError where a question that is an answer of its own stands beside another, or beside a form of the estimate."""
+    if listed := [dashed(name) for name in (*asking[1:], *(name for name, on in beside.items() if on))]:
+        raise ConfigError(f"{dashed(asking[0])} is an answer of its own; leave {', '.join(listed)} out")
+
+
+def whole(form: str, asked: dict[str, bool]) -> None:
+    """Raises ConfigError where a form that has everything stands beside options that add to the text."""
+    held = ("table", "assumptions", "verbose", "all_gpus") if form not in RECORDS else tuple(asked)
+    if (form in RECORDS or asked["json"] or form == "json") and (beside := [name for name in held if asked[name]]):
+        options = ", ".join(dashed(name) for name in beside)
+        what = "a row for each stage" if form in RECORDS else "the whole document"
+        raise ConfigError(f"--format {form if form in RECORDS else 'json'} is {what}; leave {options} out")
+
+
 def print_largest(job: TrainingJob, setting: str, *, as_json: bool) -> None:
     """How large a setting of the run can be, in a sentence or as a document."""
     from ..planner.largest import largest
@@ -107,6 +123,26 @@ def print_largest(job: TrainingJob, setting: str, *, as_json: bool) -> None:
 
     terminal = console()
     terminal.print(sentence(found), highlight=False, markup=False)
+    print_warnings(job, terminal)
+
+
+def print_lengths(job: TrainingJob, given: str, *, as_json: bool) -> None:
+    """What sample lengths do to the run, in sentences or as a document."""
+    from ..planner.sample_lengths import sample_lengths
+    from ..report.lengths import lengths_document, sentences
+
+    found = sample_lengths(job, given)
+    if as_json:
+        from .files import print_json
+
+        print_json(lengths_document(found))
+        return
+    from ..report.text import print_warnings
+    from .console import console
+
+    terminal = console()
+    for line in sentences(found):
+        terminal.print(line, highlight=False, markup=False)
     print_warnings(job, terminal)
 
 
@@ -201,6 +237,12 @@ command = job_command(
             metavar="SETTING",
             default=None,
             help=f"the largest {any_of(SIZABLE)} that fits",
+        ),
+        click.Option(
+            ["--sample-lengths"],
+            metavar="LENGTHS",
+            default=None,
+            help="what samples of these lengths (a file, or mean,p99,max) do to a run that packs them",
         ),
         click.Option(
             ["--html"],

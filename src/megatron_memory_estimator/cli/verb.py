@@ -130,6 +130,6 @@ RARE = {
         "recompute_granularity", "recompute_modules", "fp8", "optimizer_cpu_offload", "calibrate", "tight", "complete", "split",
     ),
     "advise": ("calibrate",),
-    "estimate": ("formulas", "optimizer_cpu_offload"),
+    "estimate": ("formulas", "optimizer_cpu_offload", "recompute_modules", "expert_tensor_parallel_size"),
 }  # fmt: skip
 """Options that `--help` of a command leaves to `--help-all`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 TOPICS: dict[str, tuple[str, ...]] = {
     "the run": (
         "world_size", "gpu", "door", "seq_length", "micro_batch_size", "global_batch_size", "phases", "strict", "run_model",
-        "set_variables", "follow", "ignore_unknown", "without_unmodelled",
+        "packing", "packing_tokens", "set_variables", "follow", "ignore_unknown", "without_unmodelled",
     ),
     "parallelism": (
         "tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size",

@@ -33,6 +33,11 @@ WAYS: tuple[By, ...] = get_args(By)
 Sizable = Literal["seq_length", "micro_batch_size", "max_tokens_per_gpu"]
 SIZABLE: tuple[Sizable, ...] = get_args(Sizable)
 """Settings whose largest value that fits can be asked for."""
+PACKING = (
+    "verl", "verl_0_9_1", "slime", "miles", "slime_legacy", "nemo_rl", "nemo_rl_dynamic", "roll", "areal", "areal_kk", "skyrl", "skyrl_sft",
+    "megatron_core", "megatron_lm_sft", "ms_swift", "ms_swift_sequential",
+)  # fmt: skip
+"""Rules by which frameworks make microbatches of samples (`lengths/microbatches.py`)."""
 ROUTING_SHORT = "typical routing"
 WORST_ROUTING = 1e6
 """A factor above every possible one: every token of the group sends all it can to this rank."""
@@ -64,7 +69,7 @@ FUSED_LOSSES = ("fused", "skyrl_fused", "nemo_rl_fused")
 """Of these, the ones that take hidden states and the output weight."""
 AT_LEAST_ONE = (
     "seq_length", "micro_batch_size", "global_batch_size", "ddp_bucket_size", "ddp_num_buckets", "peft_dim",
-    "suggested_communication_unit_size", "loss_chunk_size", "mhc_recompute_layer_num",
+    "suggested_communication_unit_size", "loss_chunk_size", "packing_tokens", "mhc_recompute_layer_num",
 )  # fmt: skip
 NOT_NEGATIVE = ("recompute_num_layers", "moe_paged_stash_buffer_size_factor_cpu", "data_parallel_rank")
 POSITIVE = (

@@ -13,6 +13,10 @@ from .hardware import Environment
 # fmt: off
 CpCommType = Literal["p2p", "a2a", "all_gather", "a2a+p2p"]
 LossFunction = Literal["cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "skyrl", "fused", "skyrl_fused", "nemo_rl_fused"]
+Packing = Literal[
+    "verl", "verl_0_9_1", "slime", "miles", "slime_legacy", "nemo_rl", "nemo_rl_dynamic", "roll", "areal", "areal_kk", "skyrl",
+    "skyrl_sft", "megatron_core", "megatron_lm_sft", "ms_swift", "ms_swift_sequential"
+]
 RecomputeModules = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out", "mhc"]
 PeftTargetModules = Literal[
     "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate",
@@ -78,6 +82,8 @@ class Settings(TypedDict, total=False):
     seq_length: int  # tokens of a sequence
     micro_batch_size: int  # sequences of a microbatch
     global_batch_size: int | None  # sequences of a step; default: enough microbatches for the full peak
+    packing: Packing | None  # the rule by which a framework packs samples into microbatches, for --sample-lengths
+    packing_tokens: int | None  # tokens of a microbatch that it packs to; default: those of the run
     params_dtype: Literal["bf16", "fp16", "fp32"]  # precision of weights and activations
     transformer_impl: Literal["transformer_engine", "local"]  # kind of modules
     attention_kernel: Literal["flash", "cudnn", "unfused", "local"] | None  # attention kernel; default: local for the local spec, cuDNN ...

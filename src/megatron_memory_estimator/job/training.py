@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from ..dataclass import dataclass
 from ..errors import ConfigError
-from .choices import ADAPTED, KERNELS, LOSSES, RECOMPUTE_MODULES, ROUTING, WORST_ROUTING, check_least, version
+from .choices import ADAPTED, KERNELS, LOSSES, PACKING, RECOMPUTE_MODULES, ROUTING, WORST_ROUTING, check_least, version
 from .deepseek_v4 import CompressedTraining
 from .settings import setting
 from .tower import TowerTraining
@@ -116,6 +116,10 @@ class Training(Loss, Checkpointing, CompressedTraining, TowerTraining, Recomputi
     seq_length: int = setting(4096, "tokens of a sequence")
     micro_batch_size: int = setting(1, "sequences of a microbatch")
     global_batch_size: int | None = setting(None, "sequences of a step; default: enough microbatches for the full peak")
+    packing: str | None = setting(
+        None, "the rule by which a framework packs samples into microbatches, for --sample-lengths", choices=PACKING
+    )
+    packing_tokens: int | None = setting(None, "tokens of a microbatch that it packs to; default: those of the run")
     params_dtype: str = setting("bf16", "precision of weights and activations", choices=("bf16", "fp16", "fp32"))
 
     transformer_impl: str = setting("transformer_engine", "kind of modules", choices=("transformer_engine", "local"))

@@ -68,6 +68,16 @@ def chance_of_any(share: float, draws: int) -> float:
 
 def read_samples(given: str) -> Samples:
     """The samples that a short form `mean,p99,max`, a JSON list, or the path of a file says."""
+    return _of_text(given) or parse_samples(read_text(given.strip()), shortened(given.strip()))
+
+
+def samples_of(text: str) -> Samples:
+    """The samples that a text says itself: no file is read."""
+    return _of_text(text) or parse_samples(text, "the text")
+
+
+def _of_text(given: str) -> Samples | None:
+    """The samples of a list, of three figures or of lines; None for a word that may be a file."""
     text = given.strip()
     if text.startswith("["):
         return parse_samples(text, "the list of lengths")
@@ -76,9 +86,7 @@ def read_samples(given: str) -> Samples:
         return _of_figures([part.strip() for part in parts], text)
     if not text:
         raise ConfigError(f"no sample lengths are given; give a file or text with {FORMS}")
-    if whole(text) is not None or "\n" in text:
-        return parse_samples(text, "the text")
-    return parse_samples(read_text(text), shortened(text))
+    return parse_samples(text, "the text") if whole(text) is not None or "\n" in text else None
 
 
 def parse_samples(text: str, name: str) -> Samples:

@@ -57,12 +57,12 @@ class Largest:
     @property
     def room(self) -> Event | None:
         """The phase that has least room with the value that surely fits."""
-        return None if self.at is None else _most(self.at, self.limit_bytes)
+        return None if self.at is None else deciding(self.at, self.limit_bytes)
 
     @property
     def decider(self) -> Event | None:
         """The phase that ends it: of the next value, the one that has least room."""
-        return None if self.above is None else _most(self.above, self.limit_bytes)
+        return None if self.above is None else deciding(self.above, self.limit_bytes)
 
 
 def largest(
@@ -94,7 +94,7 @@ def largest(
 
     def room(index: int) -> Range | None:
         found = at(index)
-        return _most(found, limit_bytes).head_room if isinstance(found, Estimate) else None
+        return deciding(found, limit_bytes).head_room if isinstance(found, Estimate) else None
 
     sure = _last(len(values), lambda index: (found := room(index)) is not None and found.low >= 0)
     possible = _last(len(values), lambda index: (found := room(index)) is not None and found.high >= 0)
@@ -132,11 +132,15 @@ def _with(job: TrainingJob, setting: Sizable, value: int) -> TrainingJob:
     if setting == "micro_batch_size":
         batch = {"global_batch_size": value * job.layout.dp * job.num_microbatches} if job.batch_is_assumed else {}
         return changed(job, {"micro_batch_size": value, **batch})
-    one = {"micro_batch_size": 1} if setting == "max_tokens_per_gpu" else {}
-    found = changed(job, {"seq_length": value, **one})
+    return with_tokens(job, value, alone=setting == "max_tokens_per_gpu")
+
+
+def with_tokens(job: TrainingJob, tokens: int, *, alone: bool = True) -> TrainingJob:
+    """The run with sequences of so many tokens, of which a microbatch is one where `alone` says so."""
+    found = changed(job, {"seq_length": tokens, **({"micro_batch_size": 1} if alone else {})})
     if found.model.position_embedding_type == "learned_absolute":
         return found
-    positions = max(found.model.max_position_embeddings or 0, value)
+    positions = max(found.model.max_position_embeddings or 0, tokens)
     return replace(found, model=replace(found.model, max_position_embeddings=positions))
 
 
@@ -169,7 +173,7 @@ def _last(count: int, fits: Callable[[int], bool]) -> int:
     return low
 
 
-def _most(found: Estimate, limit_bytes: int | None) -> Event:
+def deciding(found: Estimate, limit_bytes: int | None = None) -> Event:
     """The phase with tokens that has least room."""
     events = (one for one in found.verdict(limit_bytes).events if one.phase not in WITHOUT_TOKENS)
     return min(events, key=lambda one: one.head_room.low)

@@ -207,6 +207,17 @@ class OfLargest(Again):
     ]
 
 
+class OfLengths(Again):
+    """A run that packs samples, and their lengths."""
+
+    lengths: Annotated[
+        str,
+        Field(
+            description="Lengths of samples: `mean,p99,max`, a JSON list, one length, or a file's text: a length or `length count` a line."
+        ),
+    ]
+
+
 class Validate(Again):
     """A run, and the log that it wrote."""
 
@@ -405,6 +416,13 @@ TOOLS: dict[str, Tool] = {
         OfLargest,
         "largest",
         RUN | {"setting": "seq_length"},
+        agents=True,
+    ),
+    "lengths": Tool(
+        "What the lengths of samples do to a run that packs them: its largest microbatch, what that needs, where the run breaks",
+        OfLengths,
+        "lengths",
+        {"model": "Qwen/Qwen3-0.6B", "num_gpus": 8, "settings": {"packing": "verl"}, "lengths": "900,3000,4096"},
         agents=True,
     ),
     "lanes": Tool("One training step of all stages beside one another, in columns", Run, "lanes", PIPELINE),

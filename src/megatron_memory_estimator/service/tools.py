@@ -153,6 +153,17 @@ def _largest(request: Request) -> Any:
     return largest_document(largest(request.job, request.get("setting"), stop=request.late))
 
 
+def _lengths(request: Request) -> Any:
+    """What sample lengths do to the run; no file is read."""
+    from ..lengths.samples import samples_of
+    from ..planner.sample_lengths import sample_lengths
+    from ..report.lengths import lengths_document
+
+    if not request.get("lengths"):
+        raise ConfigError("lengths are needed: mean,p99,max, a list, one length, or the text of a file of lengths")
+    return lengths_document(sample_lengths(request.job, samples_of(request.get("lengths")), stop=request.late))
+
+
 def _lanes(request: Request) -> Any:
     """The moments of every stage in columns."""
     from ..report.lanes import lanes_document
@@ -233,6 +244,7 @@ ANSWERS: dict[str, Callable[[Request], Any]] = {
     "gpus": _gpus,
     "lanes": _lanes,
     "largest": _largest,
+    "lengths": _lengths,
     "launch": _launch,
     "mbridge": _mbridge,
     "megatron_config": _megatron_config,

@@ -354,7 +354,8 @@ def _batch(tree: Tree, notes: list[str], warnings: list[str], questions: list[Qu
     longest = (tree.count("train_dataset.max_length") or 0) + (tree.count("gconfig.max_new_tokens") or 0) * _is_rl(tree)
     if longest > tokens:
         warnings.append(f"a sample may have {longest} tokens, above {key}={tokens}, where AReaL stops: raise {key}")
-    return found | {"seq_length": tokens}
+    packing = "areal_kk" if tree.at("actor.mb_spec.packing_algorithm") == "kk" else "areal"
+    return found | {"seq_length": tokens, "packing": packing, "packing_tokens": tokens}
 
 
 def _is_rl(tree: Tree) -> bool:
@@ -507,5 +508,5 @@ DIALECT = Dialect(
     knows,
     read,
     lambda run: "actor",
-    words=f"{TOLD_APART} {MBRIDGE} {MEGATRON_BRIDGE} adam adam_bf16 sgd colocation",
+    words=f"{TOLD_APART} {MBRIDGE} {MEGATRON_BRIDGE} adam adam_bf16 sgd colocation kk",
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from . import slime
-from .run import Dialect, Run
+from .run import Dialect, Reading, Run
 from .words import flags
 
 OWN = frozenset(
@@ -24,4 +26,14 @@ def knows(run: Run) -> bool:
     return named or "miles" in run.program.split("/") or not OWN.isdisjoint(found)
 
 
-DIALECT = Dialect("miles", "dialects/slime.md", knows, slime.read, lambda run: "", takes_flags=True, words=slime.WORDS)
+PACKING = "packing"
+
+
+def read(run: Run) -> Reading:
+    """As slime reads it; samples are packed the longest first."""
+    found = slime.read(run)
+    packed = {name: "miles" for name in found.settings if name == PACKING}
+    return replace(found, settings={**found.settings, **packed})
+
+
+DIALECT = Dialect("miles", "dialects/slime.md", knows, read, lambda run: "", takes_flags=True, words=slime.WORDS)

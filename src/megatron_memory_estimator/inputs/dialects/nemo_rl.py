@@ -386,11 +386,14 @@ def _batch(tree: Tree, gpus: int | None, kind: str, notes: list[str], warnings: 
         warnings.append("context parallelism of NeMo-RL needs policy.sequence_packing.enabled")
     key = f"{POLICY}.{dynamic[0]}.train_mb_tokens" if dynamic else ""
     tokens = (tree.count(key) if key else None) or longest * micro
-    found = {"global_batch_size": samples, "seq_length": longest, "micro_batch_size": micro}
+    found: dict[str, Any] = {"global_batch_size": samples, "seq_length": longest, "micro_batch_size": micro}
     if tokens < longest:
         warnings.append(
             f"a sample may have {longest} tokens (policy.max_total_sequence_length), above {key}={tokens}: it runs alone"
         )
+    if dynamic:
+        packing = "nemo_rl" if "sequence_packing" in dynamic[0] else "nemo_rl_dynamic"
+        found |= {"packing": packing, "packing_tokens": tokens}
     tokens = max(tokens, longest)
     if tokens != longest * micro or (
         dynamic and gpus is not None and samples % (micro * max(gpus // model_ranks(tree, MEGATRON), 1))

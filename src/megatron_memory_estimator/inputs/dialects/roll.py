@@ -198,17 +198,20 @@ def _batch(
         return found
     key, tokens = limit
     longest = f", below the longest sample of {length}" if tokens < length else ""
+    packing = {"packing": "roll", "packing_tokens": tokens} if PACKS not in key else {}
     tokens = max(tokens, length)
     notes.append(f"at most {tokens} tokens in a microbatch: {key}{longest}")
-    return found | {"seq_length": tokens, "micro_batch_size": 1}
+    return found | {"seq_length": tokens, "micro_batch_size": 1, **packing}
+
+
+PACKS = "sequence_packing_args.max_packed_sequence_length_train"
+LIMITS = (("use_sequence_packing", PACKS), ("use_dynamic_batching_in_train", "max_tokens_per_microbatch_in_train"))
+"""Switches, and the keys of their bounds."""
 
 
 def _limit(tree: Tree, worker: str) -> tuple[str, int] | None:
     """The key that bounds the tokens of a microbatch, and the bound; None where rows are padded samples."""
-    for switch, key in (
-        ("use_sequence_packing", "sequence_packing_args.max_packed_sequence_length_train"),
-        ("use_dynamic_batching_in_train", "max_tokens_per_microbatch_in_train"),
-    ):
+    for switch, key in LIMITS:
         if tree.on(f"{worker}.{switch}") and (tokens := tree.count(f"{worker}.{key}")):
             return f"{worker}.{key}={tokens}", tokens
     return None

@@ -269,9 +269,8 @@ def _supervised(tree: Tree, notes: list[str], warnings: list[str], questions: li
         return {"global_batch_size": samples}
     if tree.on("use_sequence_packing"):
         key = "max_tokens_per_microbatch" if tree.count("max_tokens_per_microbatch") else "max_length"
-        return {"global_batch_size": samples} | _packed(
-            tree.count(key) or longest, longest, (key, "max_length"), notes, warnings
-        )
+        rows = _packed(tree.count(key) or longest, longest, (key, "max_length"), notes, warnings)
+        return {"global_batch_size": samples} | rows | {"packing": "skyrl_sft"}
     micro = tree.count("micro_train_batch_size_per_gpu", 2) or 2
     return {"global_batch_size": samples} | _rows(micro, longest, "max_length", notes)
 
@@ -308,7 +307,7 @@ def _packed(limit: int, longest: int, keys: tuple[str, str], notes: list[str], w
         warnings.append(f"a sample may have {longest} tokens ({keys[1]}), above {keys[0]}={limit}: it runs alone")
     tokens = max(limit, longest)
     notes.append(f"at most {tokens} tokens in a microbatch, before context parallelism: samples packed to {keys[0]}")
-    return {"seq_length": tokens, "micro_batch_size": 1}
+    return {"seq_length": tokens, "micro_batch_size": 1, "packing": "skyrl", "packing_tokens": limit}
 
 
 def longest_of(tree: Tree) -> int:

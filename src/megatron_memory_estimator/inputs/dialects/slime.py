@@ -428,6 +428,7 @@ def _packed(found: Found, questions: list[Question]) -> Batch:
             questions.append(Question("--use-dynamic-batch-size needs --max-tokens-per-gpu", "--seq-length N"))
         return Batch(settings, [], [])
     pad = _pad(found, questions)
+    settings |= {"packing": "slime", "packing_tokens": limit * cp}
     tokens = _upwards(limit, pad) * cp
     said = f"--max-tokens-per-gpu {limit}" + (f" on each of {cp} context-parallel ranks" if cp > 1 else "")
     warnings = []

@@ -152,7 +152,8 @@ def _length(values: Mapping[str, Any], questions: list[Question]) -> tuple[dict[
         length += longest
         return {"seq_length": length}, [f"at most {length} tokens a sample: max_length and max_completion_length"]
     if values.get("packing"):
-        return {"seq_length": length}, [f"samples are packed to rows of {length} tokens"]
+        packing = {"packing": "ms_swift", "packing_tokens": length}
+        return {"seq_length": length, **packing}, [f"samples are packed to rows of {length} tokens"]
     pairs = 2 if kind == "dpo" else 1
     found = {"seq_length": pairs * length}
     whose = "a chosen and a rejected answer" if pairs == 2 else "a sample"

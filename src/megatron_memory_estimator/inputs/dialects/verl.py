@@ -535,13 +535,16 @@ def batch_of(
     if batch.dynamic:
         tokens = batch.limit * cp
         ranks = f" on each of {cp} context-parallel ranks" if cp > 1 else ""
-        notes.append(f"at most {tokens} tokens in a microbatch: {batch.limit_key}={batch.limit}{ranks}")
+        notes.append(
+            f"at most {tokens} tokens in a microbatch: {batch.limit_key}={batch.limit}{ranks}; up to 0.9.0 verl does not keep this limit, "
+            "and a microbatch can have nearly twice as many: --sample-lengths says what yours make"
+        )
         if batch.longest > tokens:
             warnings.append(
                 f"a sample may have {batch.longest} tokens ({batch.whose}), above the limit of {tokens}, where verl stops: raise "
                 f"{batch.limit_key}"
             )
-        return found | {"seq_length": tokens, "micro_batch_size": 1}
+        return found | {"seq_length": tokens, "micro_batch_size": 1, "packing": "verl", "packing_tokens": tokens}
     micro = batch.micro
     if micro is None:
         which = f"neither {ACTOR}.ppo_micro_batch_size_per_gpu nor use_dynamic_bsz is given"
