@@ -150,7 +150,7 @@ def test_words() -> None:
 WRONG_WORDS = [
     (
         "--num-layer 2",
-        "unknown Megatron argument --num-layer (did you mean --num-layers?): correct the spelling, or pass over; give --ignore-unknown",
+        "unknown Megatron argument --num-layer (did you mean --num-layers?): correct the spelling",
     ),
     ("--num-layers", "--num-layers needs a value"),
     ("--num-layers two", "--num-layers='two' must be a whole number"),

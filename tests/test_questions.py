@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from megatron_memory_estimator import ConfigError, TrainingJob
 from megatron_memory_estimator.errors import Question, QuestionsError
 from megatron_memory_estimator.inputs.questions import settle
+
+from .dialect_runs import job as of_dialect
+from .dialect_runs import written
 
 SIZES = (
     "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 "
@@ -63,8 +67,53 @@ def test_the_options_of_the_message_answer_it(tmp_path: Path) -> None:
 def test_sizes_that_no_argument_says_are_asked_for_together() -> None:
     with pytest.raises(QuestionsError, match="--num-layers VALUE --hidden-size VALUE --num-attention-heads VALUE"):
         TrainingJob.from_megatron_args(["--bf16", "--vocab-size", "1000"])
-    with pytest.raises(QuestionsError, match="--num-layers stands in a checkpoint, which is not read"):
+    stored = "--use-checkpoint-args takes the model from a checkpoint, which is not read; .* --num-layers VALUE .* --num-query-groups VALUE"
+    with pytest.raises(QuestionsError, match=stored):
         TrainingJob.from_megatron_args(["--bf16", "--use-checkpoint-args"])
+    with pytest.raises(QuestionsError, match="--tensor-model-parallel-size VALUE --pipeline-model-parallel-size VALUE"):
+        TrainingJob.from_megatron_args(["--bf16", "--use-checkpoint-args", "--use-mp-args-from-checkpoint-args"])
+
+
+MODEL = (
+    "--num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 8 --bf16 "
+    "--vocab-size 32000 --tokenizer-type NullTokenizer"
+)
+
+
+def of_script(tmp_path: Path, text: str, **settings: Any) -> TrainingJob:
+    script = tmp_path / "run.sh"
+    script.write_text(f"{text}\n")
+    return TrainingJob.from_file(script, **settings)
+
+
+def test_a_file_that_is_missing_is_one_question(tmp_path: Path) -> None:
+    words = f"source ./env.sh\ntorchrun --nproc-per-node 8 pretrain_gpt.py --num-layers $LAYERS --hidden-size $HIDDEN {MODEL}"
+    with pytest.raises(QuestionsError) as error:
+        of_script(tmp_path, words)
+    said = str(error.value)
+    assert said.count("./env.sh") == 1 and said.endswith("give --set LAYERS=VALUE --set HIDDEN=VALUE")
+    assert of_script(tmp_path, words, set_variables={"LAYERS": "4", "HIDDEN": "512"}).model.hidden_size == 512
+
+
+def test_adapters_of_a_fork_are_counted_where_the_caller_says_them(tmp_path: Path) -> None:
+    words = f"torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 512 {MODEL} --lora-r 16"
+    with pytest.raises(QuestionsError, match="with --peft lora --peft-dim N it counts adapters"):
+        of_script(tmp_path, words)
+    assert of_script(tmp_path, words, without_unmodelled=True).uncounted
+    adapted = of_script(tmp_path, words, without_unmodelled=True, peft="lora", peft_dim=16)
+    assert adapted.training.peft == "lora" and not adapted.uncounted
+
+
+@pytest.mark.parametrize(
+    ("path", "variable"), [("$MODEL_PATH", "MODEL_PATH"), ("$1", "1"), ("${oc.env:HUB_ID}", "HUB_ID")]
+)
+def test_a_model_from_a_variable_is_asked_by_its_variable(path: str, variable: str) -> None:
+    text = f"model: '{path}'\ntuner_type: full\nmax_length: 1024\nmicro_batch_size: 1\nglobal_batch_size: 8\n"
+    with pytest.raises(
+        QuestionsError,
+        match=f"the model takes its value from \\${variable}, which has none; give --set {variable}=NAME",
+    ):
+        of_dialect(written(text), 8)
 
 
 WITHOUT_EFFECT = [

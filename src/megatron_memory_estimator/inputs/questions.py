@@ -16,6 +16,11 @@ MOST_NAMED = 5
 """Subjects of one cause that are named."""
 
 
+LOST = "is not there or not beside the script (--follow opens files elsewhere)"
+"""What is said of a sourced file that no variable can be read from."""
+OF_FILE = re.compile(rf"(?:^|: )(?P<file>[^:]+, which [^:]+ sources), {re.escape(LOST)}")
+
+
 def settle(questions: Iterable[Question], refused: Sequence[str] = ()) -> None:
     """Nothing, where nothing is open. Raises QuestionsError with all that is refused, or else with everything that is asked."""
     if refused:
@@ -46,9 +51,17 @@ def _by_cause(asked: Sequence[Question]) -> list[Question]:
     causes: dict[str, list[Question]] = {}
     for at, one in enumerate(asked):
         named = OF_VARIABLE.match(one.option)
-        name = one.cause or (named[1] if named else "")
+        lost = OF_FILE.search(one.what)
+        name = lost["file"] if lost else one.cause or (named[1] if named else "")
         causes.setdefault(name if name and one.subject else f" {at}", []).append(one)
     return [ones[0] if len(ones) == 1 else _of_cause(name, ones) for name, ones in causes.items()]
+
+
+def _of_lost(file: str, ones: Sequence[Question], subjects: str) -> Question:
+    """The question for a file that several variables come from: put it there, or give each."""
+    names = dict.fromkeys(found[1] for one in ones if (found := OF_VARIABLE.match(one.option)))
+    what = f"{file}, {LOST}; it decides {subjects}: put it there, or give {all_of(list(names))}"
+    return Question(what, " ".join(f"--set {name}=VALUE" for name in names), subjects)
 
 
 def _of_cause(name: str, ones: Sequence[Question]) -> Question:
@@ -56,6 +69,8 @@ def _of_cause(name: str, ones: Sequence[Question]) -> Question:
     subjects = list(dict.fromkeys(one.subject for one in ones))
     values = next((one.values for one in ones if one.values), ())
     more = [counted(len(subjects) - MOST_NAMED, "more value")] if len(subjects) > MOST_NAMED else []
+    if OF_FILE.search(f"{name}, {LOST}"):
+        return _of_lost(name, ones, all_of([*subjects[:MOST_NAMED], *more]))
     may_be = f"; the script compares it with {any_of(values)}" if values else ""
     whose = f"word {name} of the script's caller" if name.isdigit() else name
     what = f"{whose} is not known, and decides {all_of([*subjects[:MOST_NAMED], *more])}{may_be}"

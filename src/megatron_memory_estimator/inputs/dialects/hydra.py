@@ -143,6 +143,19 @@ def _waiting(node: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
             yield _unset(value)
 
 
+MODELS = frozenset(("model_name", "model_name_or_path", "model_path", "pretrain", "hf_checkpoint"))
+"""Keys whose value is a model."""
+
+
+def _models(node: Mapping[str, Any], above: str = "", depth: int = 0) -> Iterator[str]:
+    """The variables without a value that are models of a tree."""
+    for key, value in node.items():
+        if isinstance(value, Mapping) and depth < DEEPEST:
+            yield from _models(value, str(key), depth + 1)
+        elif isinstance(value, str) and UNSET.fullmatch(value) and (key in MODELS or (key, above) == ("path", "model")):
+            yield _unset(value)
+
+
 def misspelled(root: Mapping[str, Any], asked: Collection[str], fields: Mapping[str, Collection[str]]) -> list[str]:
     """Keys of a tree that are near a field of their section, or near one that was looked for there: any at the top, below it one that is
     not given. `fields` are those of the sections whose fields are known."""
@@ -225,8 +238,8 @@ class Tree:
             found = int(found)
         if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= LARGEST:
             if name := _unset(found):
-                names = dict.fromkeys((name, *_waiting(self.root)))
-                options = " ".join(f"--set {one}=N" for one in names)
+                names = dict.fromkeys((name, *_waiting(self.root)), "N") | dict.fromkeys(_models(self.root), "MODEL")
+                options = " ".join(f"--set {one}={value}" for one, value in names.items())
                 raise ConfigError(f"{path} is the variable {name}, which is not set; give {options}")
             raise ConfigError(f"{path}={shown(found)} must be a whole number of at least 1")
         return found

@@ -6,6 +6,7 @@ Degrees of parallelism that the caller gives over a run's file: dialects derive 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -99,6 +100,10 @@ def _answered(question: Question, gpus: int | None, given: Mapping[str, Any]) ->
     return given.get(name) is not None or (name == "world_size" and gpus is not None)
 
 
+OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*([A-Za-z_]\w*)")
+"""A variable of the environment in a file of OmegaConf."""
+
+
 def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str], list[Question]]:
     """The model, what is said about how it was found, and the question for it where it was not."""
     if reading.args:
@@ -111,6 +116,9 @@ def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str],
         return None, [], [] if asked else [Question("the file names no model", MODEL_OPTION)]
     if (found := named(name)) is not None:
         return _of_catalogue(name, found), _renamed(name, found), []
+    if missing := OF_ENVIRONMENT.search(name) or UNKNOWN.search(name):
+        what = f"the model takes its value from ${missing[1]}, which has none"
+        return None, [], [Question(what, f"--set {missing[1]}=NAME", "the model")]
     try:
         if name == "-":
             raise ConfigError("standard input is no model of a run's file")

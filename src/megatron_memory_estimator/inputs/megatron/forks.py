@@ -152,22 +152,27 @@ class Others:
             "upper": f"an upper bound, for {does} memory",
             "lower": f"a lower bound, for {does.replace('lower', 'raise')} memory",
         }
-        return f"; --without-unmodelled answers without {it}: {ways[limit]}" if limit else ""
+        adapters = any(EFFECTS["adapters"] in one.whose for one in bounded)
+        ours = " (with --peft lora --peft-dim N it counts adapters, as Megatron-Bridge has them)" if adapters else ""
+        return f"; --without-unmodelled answers without {it}: {ways[limit]}{ours}" if limit else ""
 
-    def uncounted(self) -> tuple[Uncounted, ...]:
-        """What the figures are without."""
-        return tuple(self.signed.values())
+    def uncounted(self, *, adapted: bool) -> tuple[Uncounted, ...]:
+        """What the figures are without; `adapted`: the caller says which adapters there are, so that those of the run are not left out."""
+        return tuple(one for one in self.signed.values() if not (adapted and EFFECTS["adapters"] in one.whose))
 
     def questions(self) -> Iterator[Question]:
-        """One question for all that no table has."""
-        if self.unknown and not self.ignore_unknown:
-            flags = [flag + _near(flag) for flag in list(self.unknown)[:MOST_NAMED]]
-            more = f" and {len(self.unknown) - MOST_NAMED} more" if len(self.unknown) > MOST_NAMED else ""
-            ending = "s" if len(flags) > 1 else ""
-            yield Question(
-                f"unknown Megatron argument{ending} {', '.join(flags)}{more}: correct the spelling, or pass over",
-                "--ignore-unknown",
-            )
+        """One question for all that is misspelt, which only its file answers, and one for all else that no table has."""
+        if self.ignore_unknown:
+            return
+        near = {flag: found for flag in self.unknown if (found := _near(flag, SURE))}
+        if near:
+            yield Question(f"{_named([f'{flag}{found}' for flag, found in near.items()])}: correct the spelling")
+        if others := [f"{flag}{_near(flag)}" for flag in self.unknown if flag not in near]:
+            yield Question(f"{_named(others)}, to pass over or to correct", "--ignore-unknown")
+
+    def meant(self) -> set[str]:
+        """Arguments that misspelt ones may mean, by their settings' names."""
+        return {_near(flag, SURE).partition(" --")[2].rstrip("?)").replace("-", "_") for flag in self.unknown} - {""}
 
     def warnings(self) -> Iterator[str]:
         """What is passed over, in one sentence each for what has no effect and what is unknown."""
@@ -175,6 +180,12 @@ class Others:
             yield f"without effect on memory, passed over: {', '.join(self.without_effect)}"
         if self.unknown and self.ignore_unknown:
             yield f"unknown arguments passed over: {', '.join(self.unknown)}"
+
+
+def _named(flags: list[str]) -> str:
+    """Arguments that no table has, as many as a message names."""
+    more = f" and {len(flags) - MOST_NAMED} more" if len(flags) > MOST_NAMED else ""
+    return f"unknown Megatron argument{'s' if len(flags) > 1 else ''} {', '.join(flags[:MOST_NAMED])}{more}"
 
 
 VERBS = ("json", "table", "html", "format", "all", "formulas", "phases", "help")

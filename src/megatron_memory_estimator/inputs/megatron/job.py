@@ -86,7 +86,7 @@ def job_from_args(
         assumptions=(*assumed, *job.assumptions),
         warnings=said,
         unread=source.lost,
-        uncounted=others.uncounted(),
+        uncounted=others.uncounted(adapted=job.training.peft != "none"),
         of_arguments=True,
     )
 
@@ -117,7 +117,7 @@ def _settle(
         questions += gpus_asked(source, reading, settings)
     if words_missing := [one for one in questions if re.match(r"--set [0-9]+=", one.option)]:
         questions.insert(questions.index(words_missing[0]), Question(WORDS_MISSING))
-    asked = {*source.words.problems, *more.problems, *reading.others}
+    asked = {*source.words.problems, *more.problems, *reading.others, *source.words.others.meant()}
     sizes = _sizes({**reading.given, **reading.changes}, settings, asked)
     refused = [*source.words.others.refusals(without=without), *reading.refused]
     explained = any(path in one.what for path in source.lost for one in questions)
@@ -131,13 +131,25 @@ def _sizes(given: Mapping[str, Any], settings: Mapping[str, Any], asked: Collect
     elsewhere = ("hybrid_layer_pattern", "hybrid_override_pattern", "encoder_num_layers")
     if any(name in given for name in elsewhere) or "bridge_hf_model" in asked:
         return []
-    questions = []
-    for name in ("num_layers", "hidden_size", "num_attention_heads"):
-        if given.get(name) is None and settings.get(name) is None and name not in asked:
-            why = "stands in a checkpoint, which is not read" if given.get("use_checkpoint_args") else "is not given"
-            option = dashed(name)
-            questions.append(Question(f"{option} {why}", f"{option} VALUE"))
-    return questions
+    stored = bool(given.get("use_checkpoint_args"))
+    needed = [
+        *SIZES,
+        *(STORED if stored else ()),
+        *(DEGREES[:2] if given.get("use_mp_args_from_checkpoint_args") else ()),
+    ]
+    missing = [name for name in needed if given.get(name) is None and settings.get(name) is None and name not in asked]
+    if not stored:
+        return [Question(f"{dashed(name)} is not given", f"{dashed(name)} VALUE") for name in missing]
+    what = (
+        "--use-checkpoint-args takes the model from a checkpoint, which is not read; give its sizes, and what else of it is not "
+        "Megatron-LM's default (--swiglu, --normalization, --untie-embeddings-and-output-weights, experts)"
+    )
+    return [Question(what, " ".join(f"{dashed(name)} VALUE" for name in missing))] if missing else []
+
+
+SIZES = ("num_layers", "hidden_size", "num_attention_heads")
+STORED = ("ffn_hidden_size", "num_query_groups", "padded_vocab_size")
+"""Sizes that have a default where no checkpoint has them (`checkpointing.py`, load_args_from_checkpoint)."""
 
 
 def _architecture(reading: Reading) -> dict[str, Any]:

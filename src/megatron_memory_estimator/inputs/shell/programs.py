@@ -18,6 +18,7 @@ from itertools import pairwise
 from ...errors import ConfigError
 from ...wording import plain
 from ..environment import VARIABLES
+from ..questions import LOST
 from . import gpus
 from .arithmetic import evaluated
 from .gpus import gpus_of
@@ -151,7 +152,7 @@ def _given_file(shell: Shell, words: list[Value], env: dict[str, Value]) -> bool
                 child(shell, text, given, launcher, words[index:], header=True, place=place)
                 return True
             if re.fullmatch(r"[^\s-]\S*\.(?:sh|bash|sbatch|slurm)", bare(word)):
-                shell.note(f"{plain(bare(word), 80)} is another script, which is not followed")
+                shell.note(f"{plain(bare(word), 80)} is another script, which {LOST}")
                 return True
         after_shell = base(word) in SHELLS or (after_shell and is_option)
     return False

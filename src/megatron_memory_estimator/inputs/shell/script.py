@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...errors import ConfigError
 from ...wording import any_of, plain, whole
-from ..questions import Question, settle
+from ..questions import LOST, Question, settle
 from . import gpus
 from .beside import Beside
 from .commands import run
@@ -279,7 +279,7 @@ def _lose(shell: Shell, launch: Launch) -> None:
     if not shell.lost:
         return
     path, line = next(iter(shell.lost.items()))
-    why = f"{plain(path, 120)}, which {line} sources, is not there or not beside the script (--follow opens files elsewhere)"
+    why = f"{plain(path, 120)}, which {line} sources, {LOST}"
 
     def lost(piece: Unknown) -> Unknown:
         if not piece.is_unset or piece.name.isdigit():
