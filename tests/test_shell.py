@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,8 +15,18 @@ import pytest
 
 from megatron_memory_estimator import ConfigError
 from megatron_memory_estimator.inputs.megatron.files import Caller, from_script
+from megatron_memory_estimator.inputs.shell.programs import OF_WORDS
 from megatron_memory_estimator.inputs.shell.script import read_script
-from megatron_memory_estimator.inputs.shell.values import in_doubt, outside_in, readable, unset
+from megatron_memory_estimator.inputs.shell.values import (
+    Value,
+    bare,
+    in_doubt,
+    outside_in,
+    readable,
+    unquoted,
+    unset,
+    vanishes,
+)
 
 from .bash import Bash
 from .shell_scripts import scripts
@@ -370,3 +381,58 @@ def test_what_slurm_sets_is_not_missed() -> None:
     body = "set -u\nid=$SLURM_JOBID\npython train.py --lr 1"
     assert read_script("#!/bin/bash\n#SBATCH --nodes=2\n" + body).notes == []
     assert any("SLURM_JOBID is set nowhere" in note for note in read_script("#!/bin/bash\n" + body).notes)
+
+
+GETOPT = """TEMP=$(getopt -o m:t: --long model:,tp: -n run -- "$@") || exit 1
+eval set -- "$TEMP"
+while true; do
+  case "$1" in -m|--model) M=$2; shift 2;; -t|--tp) TP=$2; shift 2;; --) shift; break;; esac
+done
+torchrun train.py "$M" $TP "$@"
+"""
+
+
+@needs_bash
+@pytest.mark.skipif(shutil.which("getopt") is None, reason="getopt is the judge")
+def test_words_are_sorted_out_as_getopt_does() -> None:
+    random = Random(1)
+    pool = [
+        *[
+            "-m",
+            "x",
+            "--model",
+            "--model=a_b",
+            "-t4",
+            "-vq",
+            "--tp",
+            "2",
+            "--verbose",
+            "--",
+            "rest",
+            "--opt",
+            "--opt=3",
+            "-o5",
+            "it's",
+            "--mod",
+            "-z",
+        ],
+        "a b",
+        "",
+    ]
+    for _ in range(300):
+        words = [random.choice(pool) for _ in range(random.randint(0, 6))]
+        given = ["-o", "m:t:vqo::", "--long", "model:,tp:,verbose,opt::", "-n", "run", "--", *words]
+        ran = subprocess.run(["getopt", *given], capture_output=True, text=True, check=False)
+        assert OF_WORDS["getopt"](given) == (ran.stdout if ran.returncode == 0 else None), words
+
+
+@pytest.mark.parametrize("words", [("--model", "a b", "-t", "4", "x"), ("x", "-t4", "--mod=y"), ()])
+def test_a_script_that_reads_its_words_by_getopt(words: tuple[str, ...]) -> None:
+    found = read_script(GETOPT, None, words).words
+    told = {"--model": "a b", "x": "y"}
+    assert [bare(word) for word in found if not unset_word(word)] == ([told[words[0]], "4", "x"] if words else [])
+
+
+def unset_word(word: Value) -> bool:
+    """A word of a variable that nothing sets."""
+    return vanishes(unquoted(word))

@@ -479,7 +479,68 @@ FILTERS: dict[str, Filter] = {
     "tail": partial(_ends, at_end=True),
 }
 """What a program makes of its words and of the text that it reads."""
-OF_WORDS = {"seq": _seq, "basename": _basename, "dirname": _dirname}
+
+
+def _getopt(words: list[str]) -> str | None:
+    """`getopt -o LETTERS --long NAMES -n NAME -- WORDS`: the options in order, then --, then the other words, quoted for `eval`.
+
+    None where an option is unknown or lacks its value, on which getopt fails, and for its rarer forms (util-linux 2.38
+    `misc-utils/getopt.c`).
+    """
+    if "--" not in words:
+        return None
+    own, rest = words[: words.index("--")], words[words.index("--") + 1 :]
+    given = {"-o": "", "-l": "", "-n": ""}
+    while own:
+        name, equals, value = own.pop(0).partition("=")
+        name = GETOPT.get(name, name)
+        if name not in given or not (equals or own):
+            return None
+        value = value if equals else own.pop(0)
+        given[name] += f",{value}" if name == "-l" and given[name] else value
+    takes = {f"-{letter}": len(colons) for letter, colons in re.findall(r"([^:+-])(:{0,2})", given["-o"])}
+    takes |= {f"--{long.rstrip(':')}": long.count(":") for long in re.split(r"[,\s]+", given["-l"]) if long}
+    found = _sorted_out(rest, takes)
+    return None if found is None else "".join(f" {word}" for word in (*found[0], "--", *map(_quoted, found[1]))) + "\n"
+
+
+GETOPT = {"--options": "-o", "--long": "-l", "--longoptions": "-l", "--name": "-n"}
+"""Long names of getopt's own options."""
+
+
+def _sorted_out(words: list[str], takes: dict[str, int]) -> tuple[list[str], list[str]] | None:
+    """Options with their values, quoted, and the other words; `takes` says how many colons an option has: a value, or one that may be
+    left out."""
+    options: list[str] = []
+    others: list[str] = []
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if word == "--":
+            return options, others + left
+        if not word.startswith("-") or word == "-":
+            others.append(word)
+            continue
+        name, equals, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:] and "=", word[2:])
+        full = [one for one in takes if one == name] or [
+            one for one in takes if word[:2] == "--" and one.startswith(name)
+        ]
+        colons = takes[full[0]] if len(full) == 1 else -1
+        if colons < 0 or (not colons and equals and word.startswith("--")) or (colons == 1 and not equals and not left):
+            return None
+        options.append(full[0])
+        if colons:
+            options.append(_quoted(value if equals else left.pop(0) if colons == 1 else ""))
+        elif equals:  # letters in one word
+            left.insert(0, f"-{value}")
+    return options, others
+
+
+def _quoted(word: str) -> str:
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
+OF_WORDS = {"seq": _seq, "basename": _basename, "dirname": _dirname, "getopt": _getopt}
 """What a program makes of its words."""
 
 
