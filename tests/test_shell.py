@@ -392,33 +392,14 @@ torchrun train.py "$M" $TP "$@"
 """
 
 
+POOL = "-m x --model --model=a_b -t4 -vq --tp 2 --verbose -- rest --opt --opt=3 -o5 it's --mod -z"
+
+
 @needs_bash
 @pytest.mark.skipif(shutil.which("getopt") is None, reason="getopt is the judge")
 def test_words_are_sorted_out_as_getopt_does() -> None:
     random = Random(1)
-    pool = [
-        *[
-            "-m",
-            "x",
-            "--model",
-            "--model=a_b",
-            "-t4",
-            "-vq",
-            "--tp",
-            "2",
-            "--verbose",
-            "--",
-            "rest",
-            "--opt",
-            "--opt=3",
-            "-o5",
-            "it's",
-            "--mod",
-            "-z",
-        ],
-        "a b",
-        "",
-    ]
+    pool = [*POOL.split(), "a b", ""]
     for _ in range(300):
         words = [random.choice(pool) for _ in range(random.randint(0, 6))]
         given = ["-o", "m:t:vqo::", "--long", "model:,tp:,verbose,opt::", "-n", "run", "--", *words]
