@@ -89,7 +89,7 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
         if "plan" in case:
             found = plan(TrainingJob.from_hf(case["plan"], gpus, **settings)).found
             rows = [
-                (one.job.layout.degrees, one.split, one.recompute, one.precision, one.tokens_per_s_gpu, one.device)
+                (one.job.layout.degrees, one.split, one.recompute, one.precision, one.tokens_per_s_gpu, one.needed)
                 for one in found.plans
             ]
             return _answer([found.legal, found.fits, found.tight, found.too_large, rows], str(rows[:1]))
