@@ -39,7 +39,8 @@ def test_four_lines_are_asked_for_their_two_words(tmp_path: Path, capsys: pytest
         main(["estimate", str(written(tmp_path, FOUR_LINES))])
     assert stop.value.code == 2
     assert capsys.readouterr().err == (
-        "error: 2 things must be settled: word 1 of the script's caller decides the run: bf16; word 2 of the script's caller decides the "
+        "error: 2 things must be settled: word 1 (DTYPE) of the script's caller decides the run: bf16; word 2 of the script's caller "
+        "decides the "
         "run: true. Give: --set 1=bf16 --set 2=true\n"
     )
     job = read(tmp_path, FOUR_LINES, _1="bf16", _2="true")
@@ -65,7 +66,7 @@ def test_four_lines_are_asked_for_their_two_words(tmp_path: Path, capsys: pytest
     ],
 )
 def test_every_condition_on_a_word_is_a_question(condition: str, tmp_path: Path) -> None:
-    with pytest.raises(QuestionsError, match=r"word 1 of the script's caller decides the run: .*--set 1="):
+    with pytest.raises(QuestionsError, match=r"word 1( \(SIZE\))? of the script's caller decides the run: .*--set 1="):
         read(tmp_path, f"{condition}\n{LAUNCH} $L\n")
 
 
@@ -110,4 +111,12 @@ def test_the_text_of_a_script_is_asked_the_same() -> None:
     from megatron_memory_estimator.service.answers import answered
 
     request = {"tool": "estimate", "arguments": {"text": FOUR_LINES}, "folder": None, "seconds": 60}
-    assert "word 1 of the script's caller decides the run: bf16" in str(answered(request))
+    assert "word 1 (DTYPE) of the script's caller decides the run: bf16" in str(answered(request))
+
+
+def test_a_word_that_is_compared_as_a_number_is_asked_for_as_one_with_its_variable(tmp_path: Path) -> None:
+    text = (
+        f"TP=$1\nL=\nif [ $TP -gt 1 ]; then L=--sequence-parallel; fi\n{LAUNCH} --tensor-model-parallel-size $TP $L\n"
+    )
+    with pytest.raises(QuestionsError, match=r"word 1 \(TP\) .* a number, above, at or below 1; give --set 1=N"):
+        read(tmp_path, text)

@@ -167,3 +167,22 @@ def test_a_message_of_many_questions_has_an_end() -> None:
     assert len(str(error.value)) <= 2000 and "; and " in str(error.value) and "--set V59=VALUE" in str(error.value)
     assert len(error.value.questions) == 60
     settle([])
+
+
+def test_arguments_of_a_missing_file_are_one_question(tmp_path: Path) -> None:
+    launch = "torchrun --nproc-per-node 8 pretrain_gpt.py ${NETWORK_ARGS[@]} --micro-batch-size 1 --global-batch-size 8 --bf16"
+    text = f"source conf/net.sh\n{launch}"
+    with pytest.raises(QuestionsError) as error:
+        of_script(tmp_path, text)
+    said = str(error.value)
+    assert said.startswith("arguments are taken from $NETWORK_ARGS: conf/net.sh") and "--num-layers is not" not in said
+    assert said.endswith("give --set NETWORK_ARGS='--num-layers N ...'")
+
+
+def test_the_number_of_gpus_is_asked_for_as_a_multiple() -> None:
+    text = (
+        "model_name_or_path: Qwen/Qwen3-8B\nuse_mca: true\nstage: sft\ndo_train: true\nfinetuning_type: full\ncutoff_len: 1024\n"
+        "per_device_train_batch_size: 1\ntensor_model_parallel_size: 4\npipeline_model_parallel_size: 2\n"
+    )
+    with pytest.raises(QuestionsError, match="a multiple of 8 by its degrees; give --num-gpus N"):
+        of_dialect(written(text))

@@ -103,6 +103,7 @@ WORDS: dict[str, Word] = {
     "fp4_recipe": Word(_fp4_recipe, "nvfp4, the only one"),
     "dp": Word(_dp, "follows from num_gpus"),
     "zero": Word(_zero, "1: use_distributed_optimizer"),
+    "zero_stage": Word(_zero, "1: use_distributed_optimizer"),
     "lora": Word(_adapter("lora"), "peft=lora", alone=True),
     "dora": Word(_adapter("dora"), "peft=dora", alone=True),
     "recompute": Word(_recompute, "full, selective, none, or recompute_modules"),

@@ -142,7 +142,7 @@ def run_line(estimate: Estimate) -> str:
                "etp": layout.etp if job.model.num_moe_experts else 1, "dp": layout.dp}  # fmt: skip
     words = ", ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
     gpus = f"{layout.world_size} GPU{plural(layout.world_size)}"
-    said = [f"seq {t.seq_length}", f"mbs {t.micro_batch_size}", t.low_precision or t.params_dtype]
+    said = [f"seq {t.seq_length}", f"mbs {t.micro_batch_size}", t.params_dtype]
     if t.recompute_granularity:
         said.append(f"recompute {recompute_text(t)}")
     name = (job.name or "model").rsplit("/", 1)[-1]

@@ -9,6 +9,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from math import lcm
 from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
@@ -57,6 +58,9 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     if gpus is None and run.gpus_unknown:
         questions.append(of_gpus(run.gpus_unknown))
     reading = dataclasses.replace(reading, settings=_own_settings(reading, given))
+    if (multiple := _multiple(canonical({**reading.settings, **given}, full_name))) > 1:
+        questions = [_of_multiple(one, multiple) for one in (*reading.questions, *questions)]
+        reading = dataclasses.replace(reading, questions=())
     settle([one for one in (*reading.questions, *questions) if not _answered(one, gpus, given)], reading.refused)
     found = f"read as a run of {dialect.name} (docs/reference/{dialect.page}): its defaults hold where the file says nothing"
     notes = [Assumption(found, f"defaults of {dialect.name}"), *of_model, *reading.assumptions]
@@ -76,6 +80,22 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     job = built(gpus) if gpus or not reading.node_gpus else _on_fewest_nodes(built, reading.node_gpus)
     assumed = tuple(one if isinstance(one, Assumption) else plain(one) for one in (*notes, *job.assumptions))
     return dataclasses.replace(job, assumptions=assumed, warnings=tuple(map(plain, job.warnings)), unread=run.lost)
+
+
+def _multiple(values: Mapping[str, Any]) -> int:
+    """What the number of GPUs is a multiple of, by the degrees of parallelism."""
+    tp, pp, cp, ep, etp = (
+        size if isinstance(size := values.get(f"{axis}_parallel_size"), int) else 1
+        for axis in ("tensor_model", "pipeline_model", "context", "expert_model", "expert_tensor")
+    )
+    return lcm(tp * pp * cp, ep * etp * pp)
+
+
+def _of_multiple(one: Question, multiple: int) -> Question:
+    """A question for the number of GPUs, with what it is a multiple of."""
+    if one.option != "--num-gpus N":
+        return one
+    return dataclasses.replace(one, what=f"{one.what}, a multiple of {multiple} by its degrees")
 
 
 def _on_fewest_nodes(built: Callable[[int | None], TrainingJob], each: int) -> TrainingJob:

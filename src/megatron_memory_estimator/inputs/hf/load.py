@@ -168,8 +168,8 @@ def parse(text: bytes, where: str) -> dict[str, Any]:
 def _read(path: str) -> dict[str, Any]:
     if path.endswith(".py"):
         raise ConfigError(
-            f"{shortened(path)} is Python, which is not run; give the launch script, a recipe's name with its overrides, or the "
-            "run_config.yaml that Megatron-Bridge saves beside its checkpoints"
+            f"{shortened(path)} is Python, which is not run; give the launch script, Megatron's arguments behind --, a recipe's name "
+            "with its overrides, or the run_config.yaml that Megatron-Bridge saves beside its checkpoints"
         )
     try:
         with open(path, "rb") as file:

@@ -33,7 +33,7 @@ from .readings import in_megatron_terms
 from .refused import missing_arguments, refused_arguments
 from .table import arguments
 from .vocabulary import vocabulary
-from .words import Parsed, parse_words
+from .words import ARGUMENTS, Parsed, parse_words
 
 
 def job_from_args(
@@ -119,6 +119,8 @@ def _settle(
         questions.insert(questions.index(words_missing[0]), Question(WORDS_MISSING))
     asked = {*source.words.problems, *more.problems, *reading.others, *source.words.others.meant()}
     sizes = _sizes({**reading.given, **reading.changes}, settings, asked)
+    if any(one.subject == ARGUMENTS for one in questions):
+        sizes = []  # they may stand there
     refused = [*source.words.others.refusals(without=without), *reading.refused]
     explained = any(path in one.what for path in source.lost for one in questions)
     if sizes and source.lost and not explained and not refused:

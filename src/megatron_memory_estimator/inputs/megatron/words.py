@@ -139,9 +139,17 @@ def _stray(reading: Parsed, word: Value) -> None:
         reading.odd["an empty word"] = None
 
 
+ARGUMENTS = "arguments, which may be any"
+"""The subject of words that are not known and hold whole arguments."""
+
+
 def _before_the_first(word: Value) -> Question:
     if unknowns(word):
-        return Question(f"the word {shown(readable(word))} is taken from {sources([word])}")
+        what, semicolon, option = sources([word]).rpartition("; give --set ")
+        if semicolon:
+            option = f"--set {option.partition('=')[0]}='--num-layers N ...'"
+            return Question(f"arguments are taken from {what}", option, ARGUMENTS)
+        return Question(f"the word {shown(readable(word))} is taken from {sources([word])}", "", ARGUMENTS)
     return Question(f"{shown(word)} stands before the first Megatron argument; arguments begin with --")
 
 

@@ -55,7 +55,9 @@ def with_words(
     try:
         job = read(launch)
     except QuestionsError as error:
-        words = [_question(name, values) for name, values in _deciding(launch, launched, decides) if _is_word(name)]
+        words = [
+            _question(name, values, launch) for name, values in _deciding(launch, launched, decides) if _is_word(name)
+        ]
         if words:
             asked = {one.option.partition("=")[0] for one in words}
             own = [
@@ -64,7 +66,7 @@ def with_words(
             settle([*words, *own])
         raise
     deciding = _deciding(launch, launched, decides)
-    settle([_question(name, values) for name, values in deciding if _is_word(name)])
+    settle([_question(name, values, launch) for name, values in deciding if _is_word(name)])
     said = [
         f"${name} is set nowhere and taken as empty; {_compared(values)} changes the run" for name, values in deciding
     ]
@@ -107,10 +109,22 @@ def _same(one: Launch, other: Launch) -> bool:
     return (one.entry, one.words, one.num_gpus, one.env) == (other.entry, other.words, other.num_gpus, other.env)
 
 
-def _question(name: str, values: Sequence[str]) -> Question:
-    return Question(
-        f"word {name} of the script's caller decides the run: {_compared(values)}", f"--set {name}={values[0]}"
-    )
+def _question(name: str, values: Sequence[str], launch: Launch) -> Question:
+    """A word of the caller; one that is compared as a number may be any."""
+    taker = f" ({launch.takers[name]})" if name in launch.takers else ""
+    limit = _limit(values)
+    said = f"a number, above, at or below {limit}" if limit else _compared(values)
+    what = f"word {name}{taker} of the script's caller decides the run: {said}"
+    return Question(what, f"--set {name}={'N' if limit else values[0]}")
+
+
+def _limit(values: Sequence[str]) -> str:
+    """The number that a word is above, at or below, where that is what it is compared with."""
+    numbers = [whole(value) for value in values]
+    if len(numbers) != 3 or None in numbers:
+        return ""
+    first, middle, last = (number or 0 for number in numbers)
+    return str(middle) if (first + 1, last - 1) == (middle, middle) else ""
 
 
 def _compared(values: Sequence[str]) -> str:

@@ -168,7 +168,8 @@ class Launch:
     in front of it, from the outermost program on, all as bash passes them; parts that are not known say why. `env` is its environment,
     `header` the options of Slurm's job, `files` the texts that the script wrote itself to files until then, by their paths without a
     leading ./, `lost` the files that it sources and that are not there. Without `num_gpus`, `gpus_unknown` says why, and how to give it,
-    where something says a number that is not known. `compared` are variables and words of the caller that nothing sets, with the values
+    where something says a number that is not known. `takers` are variables by the word of the caller
+    that they take. `compared` are variables and words of the caller that nothing sets, with the values
     that conditions of the script compare them with. `doubts` is all that was met in the script and comes from outside. `origins` says of
     each word from which word of the command, which is `source`, it was made, and how that one is written; `counted` is the environment that
     counts GPUs.
@@ -189,6 +190,7 @@ class Launch:
     rounds: tuple[Round, ...] = ()
     header: dict[str, Value] = field(default_factory=dict)
     compared: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    takers: dict[str, str] = field(default_factory=dict)
     source: str = field(default="", repr=False)
     origins: tuple[tuple[int, str], ...] = field(default=(), repr=False)
     counted: dict[str, Value] = field(default_factory=dict, repr=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
@@ -36,6 +37,10 @@ MOST_LINES = 50_000
 """Lines of a script; those that are run are far fewer."""
 
 
+TAKES = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=[\"']?\$\{?([0-9]+)(?![0-9])", re.MULTILINE)
+"""A variable that is given a word of the caller."""
+
+
 def read_script(
     text: str, given: Mapping[str, str] | None = None, words: Sequence[str] = (), beside: Beside | None = None
 ) -> Launch:
@@ -62,6 +67,7 @@ def read_script(
     if shell.stopped is not None and not _starts(found):
         settle(_lets_pass(shell, followed))
     launch = chosen(shell, found, has_words=bool(shell.state.positionals))
+    launch.takers = {number: name for name, number in TAKES.findall(text)}
     option = next((word for word in words if word.startswith("-")), None)
     if option is not None and not shell.takes_words:
         takes_none = 'the script takes no words of its own ("$@", shift, getopts)'
