@@ -21,10 +21,14 @@ SIZES = (
 )
 
 
-def job_of(tmp_path: Path, words: str, **settings: object) -> TrainingJob:
+def job_of(tmp_path: Path, words: str, **settings: Any) -> TrainingJob:
+    return of_script(tmp_path, f"torchrun --nproc_per_node 8 pretrain_gpt.py {words}", **settings)
+
+
+def of_script(tmp_path: Path, text: str, **settings: Any) -> TrainingJob:
     script = tmp_path / "run.sh"
-    script.write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {words}\n")
-    return TrainingJob.from_megatron_args(script, **settings)  # type: ignore[arg-type]
+    script.write_text(f"{text}\n")
+    return TrainingJob.from_megatron_args(script, **settings)
 
 
 def test_everything_that_is_open_stands_in_one_message_with_its_options(tmp_path: Path) -> None:
@@ -78,12 +82,6 @@ MODEL = (
     "--num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 8 --bf16 "
     "--vocab-size 32000 --tokenizer-type NullTokenizer"
 )
-
-
-def of_script(tmp_path: Path, text: str, **settings: Any) -> TrainingJob:
-    script = tmp_path / "run.sh"
-    script.write_text(f"{text}\n")
-    return TrainingJob.from_file(script, **settings)
 
 
 def test_a_file_that_is_missing_is_one_question(tmp_path: Path) -> None:

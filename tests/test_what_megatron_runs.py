@@ -341,3 +341,19 @@ def test_fused_routers_need_their_kernels(score: str, version: str, needed: str)
     with pytest.raises(LayoutError, match=f"moe_router_score_function={score} needs TransformerEngine {needed}"):
         estimate(moe_job(transformer_engine_version=version, **settings))
     assert estimate(moe_job(transformer_engine_version=needed, **settings)).stages
+
+
+def test_torch_fsdp2_leaves_the_quantized_copies_of_experts_in_the_cache() -> None:
+    """TransformerEngine's linears quantize a weight anew under FSDP2 (`linear.py`, is_fsdp2); `grouped_linear.py` caches its copies, on
+    Hopper by rows and by columns: a byte each of 4 layers x 128 experts x (gate, up, down) of 2048 x 768."""
+    settings: dict[str, Any] = {
+        "use_torch_fsdp2": True, "use_distributed_optimizer": False, "gradient_accumulation_fusion": False, "num_layers": 4,
+    }  # fmt: skip
+    fp8 = {**settings, "fp8": "hybrid", "fp8_recipe": "tensorwise"}
+
+    def copies(model: str) -> list[int]:
+        workspaces = estimate(TrainingJob.from_hf(model, 8, **fp8)).peak_stage.rank.workspaces
+        return [one.nbytes for one in workspaces if one.name.startswith("tensorwise weights")]
+
+    experts = 4 * 128 * 3 * 2048 * 768
+    assert copies("Qwen/Qwen3-30B-A3B") == [experts, experts] and copies("Qwen/Qwen3-8B") == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -113,17 +113,7 @@ def print_largest(job: TrainingJob, setting: str, *, as_json: bool) -> None:
     from ..report.limit import largest_document, sentence
 
     found = largest(job, setting)
-    if as_json:
-        from .files import print_json
-
-        print_json(largest_document(found))
-        return
-    from ..report.text import print_warnings
-    from .console import console
-
-    terminal = console()
-    terminal.print(sentence(found), highlight=False, markup=False)
-    print_warnings(job, terminal)
+    print_answer(job, [sentence(found)], largest_document(found), as_json=as_json)
 
 
 def print_lengths(job: TrainingJob, given: str, *, as_json: bool) -> None:
@@ -132,16 +122,21 @@ def print_lengths(job: TrainingJob, given: str, *, as_json: bool) -> None:
     from ..report.lengths import lengths_document, sentences
 
     found = sample_lengths(job, given)
+    print_answer(job, sentences(found), lengths_document(found), as_json=as_json)
+
+
+def print_answer(job: TrainingJob, lines: list[str], document: dict[str, Any], *, as_json: bool) -> None:
+    """An answer of its own: its sentences and the warnings of the run, or its document."""
     if as_json:
         from .files import print_json
 
-        print_json(lengths_document(found))
+        print_json(document)
         return
     from ..report.text import print_warnings
     from .console import console
 
     terminal = console()
-    for line in sentences(found):
+    for line in lines:
         terminal.print(line, highlight=False, markup=False)
     print_warnings(job, terminal)
 

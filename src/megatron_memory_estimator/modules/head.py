@@ -64,34 +64,30 @@ def output_weight(c: Context, *, owned: bool, shared: bool) -> Module[Param]:
     return weight
 
 
-def loss(c: Context, name: str, hidden: Tensor, weight: Param, *, whole: Tensor | None = None) -> Module[Tensor]:
-    """Loss of one set of logits from the normed hidden states.
-
-    `whole` is the storage that `hidden` is a part of when the head reads a concatenation (MTP); it is kept.
-    """
+def loss(c: Context, name: str, hidden: Tensor, weight: Param) -> Module[Tensor]:
+    """Loss of one set of logits from the normed hidden states."""
     kind = c.training.loss_function
     if kind in FUSED_LOSSES:
         return (yield from fused(c, name, hidden, weight))
-    logits = yield from _output_layer(c, name, whole or hidden, hidden, weight)
+    logits = yield from _output_layer(c, name, hidden, weight)
     return (yield from (_cross_entropy if kind == "cross_entropy" else log_probs)(c, name, logits))
 
 
-def _output_layer(c: Context, name: str, kept: Tensor, hidden: Tensor, weight: Param) -> Module[Tensor]:
+def _output_layer(c: Context, name: str, hidden: Tensor, weight: Param) -> Module[Tensor]:
     """Megatron's column-parallel linear: its gathered input lives in the persistent "mpu" buffer."""
     logits = c.region(f"{name}.logits", weight.shape[0])
     backward = weight_grad(c, weight)
     if c.sp_many:
         backward = (*backward, c.region(f"{name}.input grad before reduce-scatter", c.hidden))
-    part = kept if kept.name == hidden.name else kept.view(hidden.name, hidden.shape)
     cap = c.model.final_logit_softcapping
     # the gradient of TransformerEngine's cross entropy is what it kept, which lives until this backward
     own = gradient_storage(c, name, logits)
-    saves: tuple[Tensor, ...] = (part,) if own is None or cap else (part, own)
+    saves: tuple[Tensor, ...] = (hidden,) if own is None or cap else (hidden, own)
     if c.training.peft != "none":  # linear_with_frozen_weight keeps no input
         saves = saves[1:]
     sends, returns = column_sends(c, f"{name}.output_layer", c.hidden, quantizes=False)
     yield Op(
-        f"{name}.output_layer", (part,), (logits,), saves, backward=backward, part="head",
+        f"{name}.output_layer", (hidden,), (logits,), saves, backward=backward, part="head",
         work=(gemm(c, weight, c.seq.local * c.batch.size),), sends=sends, returns=returns,
     )  # fmt: skip
     if cap:

@@ -291,9 +291,9 @@ def output_unit(c: Context, *, owns_weight: bool, shared: bool) -> Declaration:
             t._replace(name=f"{t.name} that waits", storage=f"{t.name} that waits") for t in weight_grad(c, weight)
         )
         for i in range(1, 1 + depths):
-            depth = loss(c, f"mtp.{i - 1}.output", parts[i], weight, whole=parts[i])
+            depth = loss(c, f"mtp.{i - 1}.output", parts[i], weight)
             losses.append((yield from changed(depth, partial(_beside, waits))))
-        losses.append((yield from loss(c, "output", parts[0], weight, whole=parts[0])))
+        losses.append((yield from loss(c, "output", parts[0], weight)))
         total = c.new("output.total loss", Dim("one", 1), dtype="fp32")
         yield Op("output.add_losses", tuple(losses), (total,), passes=tuple(losses))
         return total

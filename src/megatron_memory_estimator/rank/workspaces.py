@@ -182,10 +182,12 @@ def _quantized_weights(c: Context, plans: tuple[ChunkPlan, ...]) -> list[Workspa
     `extensions/transformer_engine.py`.
     """
     t = c.training
-    if not t.low_precision or t.low_precision_weights or t.use_torch_fsdp2:  # FSDP2: quantized anew by every linear
+    if not t.low_precision or t.low_precision_weights:
         return []
     recipe = RECIPES[t.low_precision]
-    weights = [(p, copies) for plan in plans for p, copies in plan.params if p.quantized]
+    quantized = ((p, copies) for plan in plans for p, copies in plan.params if p.quantized)
+    # with torch FSDP2 a linear quantizes its weight anew (linear.py: is_fsdp2), and grouped_linear.py knows nothing of it
+    weights = [(p, copies) for p, copies in quantized if not t.use_torch_fsdp2 or p.split == "expert"]
     if not weights:
         return []
     source = "TransformerEngine pytorch/module/base.py get_weight_workspace: cached over microbatches"
