@@ -24,7 +24,7 @@ from ..file_keys import follow_all
 from ..hf.load import load
 from ..loaded_model import LoadedModel
 from ..model_names import Named, named
-from ..questions import Question, of_gpus, settle
+from ..questions import GPUS, Question, of_gpus, settle
 from ..resolve import job_from_parts
 from ..setting_names import canonical, full_name
 from .launched import UNKNOWN, UNREAD
@@ -93,7 +93,7 @@ def _multiple(values: Mapping[str, Any]) -> int:
 
 def _of_multiple(one: Question, multiple: int) -> Question:
     """A question for the number of GPUs, with what it is a multiple of."""
-    if one.option != "--num-gpus N":
+    if one.option != GPUS:
         return one
     return dataclasses.replace(one, what=f"{one.what}, a multiple of {multiple} by its degrees")
 
