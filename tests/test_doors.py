@@ -146,3 +146,14 @@ def test_every_model_of_the_catalogue_goes_through_the_doors_that_build_it() -> 
             settings = decided("bridge", loaded.family)
             assert settings["cross_entropy_fusion_impl"] in ("native", "te")
             assert any(each in fields for each in settings)
+
+
+def test_expandable_segments_are_those_of_the_door() -> None:
+    """verl turns them on behind each exchange of weights with an engine that shares the GPUs; ROLL always; the environment wins."""
+    text = FILES["verl"].replace("MODEL", "Qwen/Qwen3-8B").replace("BRIDGE", "").replace("{n: 1}", "{n: 1, name: vllm}")
+    run = written(text)
+    assert job(run, 8).env.expandable_segments
+    off = dataclasses.replace(run, env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"})
+    assert not job(off, 8).env.expandable_segments
+    assert job(written(FILES["roll"].replace("MODEL", "Qwen/Qwen3-8B")), 8).env.expandable_segments
+    assert not job(written(FILES["ms-swift"].replace("MODEL", "Qwen/Qwen3-8B")), 8).env.expandable_segments

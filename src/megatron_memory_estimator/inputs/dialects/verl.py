@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 from ...errors import ConfigError, UnsupportedError
 from ...wording import counted, shown
-from ..door_defaults import without_loss
+from ..door_defaults import own, without_loss
 from ..field_names import fields_of
 from ..model_names import catalogued, family_of
 from ..questions import Question
@@ -199,13 +199,17 @@ def read(run: Run) -> Reading:
         settings |= around
         warnings += said
         refused += wrong
+    if settings.get("rollout_engine") and settings.get("rollout_colocated"):
+        # `workers/engine_workers.py` turns them off around each exchange of weights, and on behind it
+        settings.setdefault("expandable_segments", own("verl", by_name=True)["expandable_segments"])
+        notes.append("expandable segments: verl turns them on from the first exchange of weights on")
     model = str(tree.at(f"{at.model}.path") or "")
     chosen, experts = by_habit(settings)
     family = family_of(run.model or model)
-    own = (
+    converts = (
         tree.at(f"{at.engine}.use_mbridge", True) is False
     )  # verl's own converter (`models/mcore/config_converter.py`)
-    converted = {"moe_router_dtype": "fp64"} if own and family == "deepseek_v3" else {}
+    converted = {"moe_router_dtype": "fp64"} if converts and family == "deepseek_v3" else {}
     return Reading(
         model=model,
         settings={**chosen, **tuned},
