@@ -120,3 +120,14 @@ def test_what_is_refused() -> None:
         )
     with pytest.raises(SystemExit):
         main(["estimate", "Qwen/Qwen3-0.6B", "--num-gpus", "8", "--largest", "seq_length", "--table"])
+
+
+def test_the_step_is_whole_blocks_that_every_rank_can_split() -> None:
+    """A block of 128 tokens; with context parallelism each of tp x 2 cp pieces of a sequence is whole: 8 x 32 = 256."""
+    assert largest(job(), "seq_length").step == 128
+    wide = TrainingJob.from_hf("Qwen/Qwen3-0.6B", 128, tensor_model_parallel_size=8, context_parallel_size=16)
+    found = largest(wide, "seq_length", limit_bytes=20 * GIB)
+    assert found.step == 256 and found.sure % 256 == 0
+    assert found.room is not None and found.room.head_room.low >= 0 and found.room.memory_bytes == 20 * GIB
+    nothing = largest(job(), "seq_length", limit_bytes=GIB)
+    assert nothing.room is None and nothing.at is None and nothing.decider is not None
