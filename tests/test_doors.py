@@ -14,6 +14,7 @@ from megatron_memory_estimator.inputs.door_defaults import BUILT, decided, famil
 from megatron_memory_estimator.inputs.hf.load import load_bundled
 from megatron_memory_estimator.job.choices import DOORS
 from megatron_memory_estimator.job.training import Training
+from megatron_memory_estimator.versions import setting_notes
 
 from .dialect_runs import job, written
 from .helpers import ROOT
@@ -157,3 +158,26 @@ def test_expandable_segments_are_those_of_the_door() -> None:
     assert not job(off, 8).env.expandable_segments
     assert job(written(FILES["roll"].replace("MODEL", "Qwen/Qwen3-8B")), 8).env.expandable_segments
     assert not job(written(FILES["ms-swift"].replace("MODEL", "Qwen/Qwen3-8B")), 8).env.expandable_segments
+
+
+def test_the_entropy_that_a_run_does_not_say_is_said_with_its_bytes() -> None:
+    """A loss of a framework with entropy keeps its gradient of the logits: asked back where no key says it, in the line of assumptions."""
+    text = (
+        FILES["verl"]
+        .replace("MODEL", "Qwen/Qwen3-8B")
+        .replace("BRIDGE", "")
+        .replace("{n: 1}", "{n: 1, name: vllm}")
+        .replace("512", "8192")
+    )
+    opened = job(written(text), 8)
+    (one,) = opened.open_settings
+    assert (one.values, one.flag) == ((("loss_entropy", True),), "--loss-entropy")
+    more = estimate(job(written(text), 8, loss_entropy=True)).peak_stage.peak_allocated_bytes
+    said = [note for note in setting_notes(estimate(opened)) if "entropy" in note]
+    difference = (more - estimate(opened).peak_stage.peak_allocated_bytes) / 2**30
+    assert (
+        len(said) == 1
+        and f"on, with entropy_coeff, would be {difference:+.1f} GiB at the peak (--loss-entropy)" in said[0]
+    )
+    stated = text.replace("ppo_mini_batch_size: 8", "ppo_mini_batch_size: 8, entropy_coeff: 0")
+    assert not job(written(stated), 8).open_settings and not job(written(text), 8, loss_entropy=True).open_settings

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from math import lcm
 from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
-from ...job.assumption import Assumption
+from ...job.assumption import Assumption, OpenSetting
 from ...job.tower import UNNAMED, Tower
 from ...job.training_job import TrainingJob
 from ...rules import TP
@@ -79,7 +79,32 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
 
     job = built(gpus) if gpus or not reading.node_gpus else _on_fewest_nodes(built, reading.node_gpus)
     assumed = tuple(one if isinstance(one, Assumption) else plain(one) for one in (*notes, *job.assumptions))
-    return dataclasses.replace(job, assumptions=assumed, warnings=tuple(map(plain, job.warnings)), unread=run.lost)
+    opened = (*job.open_settings, *_open(dialect, run, job))
+    warned = tuple(map(plain, job.warnings))
+    return dataclasses.replace(job, assumptions=assumed, warnings=warned, unread=run.lost, open_settings=opened)
+
+
+ENTROPY = {
+    "verl": "entropy_coeff",
+    "slime": "entropy_coef",
+    "miles": "entropy_coef",
+    "ROLL": "entropy_loss_coef",
+    "SkyRL": "use_entropy_loss",
+}
+"""The key that adds the entropy to a framework's loss, by the framework."""
+
+
+def _open(dialect: Dialect, run: Run, job: TrainingJob) -> Iterator[OpenSetting]:
+    """What of the loss a run of reinforcement learning does not say: its entropy, which the framework leaves out by default."""
+    key = ENTROPY.get(dialect.name)
+    if key is None or not job.rollout.has_phases or job.training.loss_entropy:
+        return
+    said = f"{run.words} {run.document}"
+    if key not in said and key.replace("_", "-") not in said:
+        taken = f"off, the default of {dialect.name}"
+        yield OpenSetting(
+            (("loss_entropy", True),), "no entropy in the loss", taken, f"on, with {key}", key, "--loss-entropy"
+        )
 
 
 def _multiple(values: Mapping[str, Any]) -> int:
