@@ -102,13 +102,8 @@ def unfused(door: str, config: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def loss_of(door: str, model_type: str) -> dict[str, Any]:
-    """The part of `decided` that is the loss."""
-    return {name: value for name, value in decided(door, model_type).items() if name in LOSSES}
-
-
 def without_loss(door: str, model_type: str) -> dict[str, Any]:
-    """The rest: what a framework with a loss of its own inherits."""
+    """What `decided` has beside the loss: a framework with a loss of its own inherits no other."""
     return {name: value for name, value in decided(door, model_type).items() if name not in LOSSES}
 
 
@@ -167,7 +162,7 @@ def open_settings(
         if moved and free[0] == names[0]:
             yield OpenSetting(
                 tuple((name, then[name]) for name in free),
-                f"{_called({name: taken[name] for name in moved})}",
+                _called({name: taken[name] for name in moved}),
                 f"{_said(names, taken, moved)}, the default of {DOORS[door]}",
                 f"{_said(names, then, moved)}, as {DOORS[other]} builds {family}",
                 DOORS[other],

@@ -12,7 +12,7 @@ from ..wording import LONGEST_QUESTIONS, all_of, any_of, counted, plain
 __all__ = ["Question", "of_gpus", "settle"]
 OF_VARIABLE = re.compile(r"--set ([A-Za-z_]\w*|[0-9]+)=")
 """The option that gives a variable, or a word of the caller."""
-GPUS = "--num-gpus N"
+GPUS_OPTION = "--num-gpus N"
 """The option that gives the number of GPUs."""
 MOST_NAMED = 5
 """Subjects of one cause that are named."""
@@ -45,7 +45,7 @@ def of_gpus(why: str) -> Question:
     said, _, option = why.removeprefix("the number of GPUs is not known: ").partition("; give ")
     found = OF_VARIABLE.match(option)
     what = f"the number of GPUs is not known: {said}"
-    return Question(what, GPUS, "the number of GPUs", cause=found[1] if found else "")
+    return Question(what, GPUS_OPTION, "the number of GPUs", cause=found[1] if found else "")
 
 
 def _by_cause(asked: Sequence[Question]) -> list[Question]:

@@ -23,7 +23,7 @@ from ..bridge_config import DDP, LOW_PRECISION, OPTIMIZER
 from ..door_defaults import without_loss
 from ..field_names import fields_of, meant, misspelled
 from ..model_names import EXPERTS, family_of
-from ..questions import Question, settle
+from ..questions import GPUS_OPTION, Question, settle
 from ..setting_names import full_name, known_settings
 from ..strict_yaml import parse_yaml
 from ..transformer_config import IRRELEVANT, UNCOUNTED, UNSUPPORTED
@@ -105,7 +105,7 @@ def read(run: Run) -> Reading:
     if chosen is None:
         asked = [Question(_unnamed(run), "--model NAME")]
         if run.document is not None:
-            asked.append(Question("an override file does not say the number of GPUs", "--num-gpus N"))
+            asked.append(Question("an override file does not say the number of GPUs", GPUS_OPTION))
         return Reading(questions=tuple(asked), num_gpus=run.num_gpus)
     gpus = gpus_of(run, options, chosen.base)
     changes = launcher.changes_of(options, words, chosen.base) if tuned else changes_of(options, words)

@@ -14,7 +14,7 @@ from ...errors import UnsupportedError
 from ...wording import counted, shown
 from ..door_defaults import decided
 from ..model_names import family_of
-from ..questions import Question
+from ..questions import GPUS_OPTION, Question
 from .documents import named_by, needed
 from .hydra import Tree, overridden, parted
 from .keys import Section, by_habit, decisive, of_sections, passed_over
@@ -65,7 +65,7 @@ def read(run: Run) -> Reading:
         )
     gpus = tree.count(f"{TRAINER}.num_gpu")
     if gpus is None:
-        questions.append(Question(f"{TRAINER}.num_gpu is not given", "--num-gpus N"))
+        questions.append(Question(f"{TRAINER}.num_gpu is not given", GPUS_OPTION))
     chosen, experts = by_habit({**settings, **around})
     return Reading(
         model=model,

@@ -6,7 +6,6 @@ Degrees of parallelism that the caller gives over a run's file: dialects derive 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from math import lcm
@@ -24,9 +23,10 @@ from ..file_keys import follow_all
 from ..hf.load import load
 from ..loaded_model import LoadedModel
 from ..model_names import Named, named
-from ..questions import GPUS, Question, of_gpus, settle
+from ..questions import GPUS_OPTION, Question, of_gpus, settle
 from ..resolve import job_from_parts
 from ..setting_names import canonical, full_name
+from .hydra import UNSET
 from .launched import UNKNOWN, UNREAD
 from .run import Dialect, Reading, Run
 
@@ -58,10 +58,9 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     if gpus is None and run.gpus_unknown:
         questions.append(of_gpus(run.gpus_unknown))
     reading = dataclasses.replace(reading, settings=_own_settings(reading, given))
-    if (multiple := _multiple(canonical({**reading.settings, **given}, full_name))) > 1:
-        questions = [_of_multiple(one, multiple) for one in (*reading.questions, *questions)]
-        reading = dataclasses.replace(reading, questions=())
-    settle([one for one in (*reading.questions, *questions) if not _answered(one, gpus, given)], reading.refused)
+    multiple = _multiple(canonical({**reading.settings, **given}, full_name))
+    asked = [_of_multiple(one, multiple) for one in (*reading.questions, *questions)]
+    settle([one for one in asked if not _answered(one, gpus, given)], reading.refused)
     found = f"read as a run of {dialect.name} (docs/reference/{dialect.page}): its defaults hold where the file says nothing"
     notes = [Assumption(found, f"defaults of {dialect.name}"), *of_model, *reading.assumptions]
     if num_gpus is None and reading.num_gpus is not None:
@@ -118,7 +117,7 @@ def _multiple(values: Mapping[str, Any]) -> int:
 
 def _of_multiple(one: Question, multiple: int) -> Question:
     """A question for the number of GPUs, with what it is a multiple of."""
-    if one.option != GPUS:
+    if one.option != GPUS_OPTION or multiple == 1:
         return one
     return dataclasses.replace(one, what=f"{one.what}, a multiple of {multiple} by its degrees")
 
@@ -145,10 +144,6 @@ def _answered(question: Question, gpus: int | None, given: Mapping[str, Any]) ->
     return given.get(name) is not None or (name == "world_size" and gpus is not None)
 
 
-OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*([A-Za-z_]\w*)")
-"""A variable of the environment in a file of OmegaConf."""
-
-
 def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str], list[Question]]:
     """The model, what is said about how it was found, and the question for it where it was not."""
     if reading.args:
@@ -161,9 +156,10 @@ def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str],
         return None, [], [] if asked else [Question("the file names no model", MODEL_OPTION)]
     if (found := named(name)) is not None:
         return _of_catalogue(name, found), _renamed(name, found), []
-    if missing := OF_ENVIRONMENT.search(name) or UNKNOWN.search(name):
-        what = f"the model takes its value from ${missing[1]}, which has none"
-        return None, [], [Question(what, f"--set {missing[1]}=NAME", "the model")]
+    if missing := UNSET.search(name) or UNKNOWN.search(name):
+        variable = next(filter(None, missing.groups()))
+        what = f"the model takes its value from ${variable}, which has none"
+        return None, [], [Question(what, f"--set {variable}=NAME", "the model")]
     try:
         if name == "-":
             raise ConfigError("standard input is no model of a run's file")

@@ -10,7 +10,7 @@ from typing import Any
 from ...dataclass import dataclass
 from ...errors import ConfigError
 from ...wording import shown, whole
-from ..questions import Question
+from ..questions import GPUS_OPTION, Question
 from ..shell.launches import Launch
 from ..shell.values import Unknown, Value, bare, in_doubt, unset_in, vanishes
 from ..text_files import is_within, read_text
@@ -154,12 +154,12 @@ def gpus_of_command(
     each = env.get("NPROC_PER_NODE") or ("" if alone is None else str(alone))
     if run.num_gpus is None and "NPROC_PER_NODE" not in env and (run.document is not None or not each):
         asked = "the file does not say the number of GPUs (NPROC_PER_NODE and NNODES of the command's environment do)"
-        questions.append(Question(asked, "--num-gpus N"))
+        questions.append(Question(asked, GPUS_OPTION))
         return None
     if not each:
         return run.num_gpus
     counts = [whole(text) for text in (each, env.get("NNODES") or "1")]
     if not all(counts):
-        questions.append(Question("NPROC_PER_NODE and NNODES are not both numbers of at least 1", "--num-gpus N"))
+        questions.append(Question("NPROC_PER_NODE and NNODES are not both numbers of at least 1", GPUS_OPTION))
         return None
     return (counts[0] or 1) * (counts[1] or 1)

@@ -23,7 +23,7 @@ from typing import Any
 from ...errors import ConfigError, UnsupportedError
 from ...wording import shown
 from ..door_defaults import decided
-from ..questions import Question
+from ..questions import GPUS_OPTION, Question
 from ..spellings import short_dtype
 from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
@@ -75,7 +75,7 @@ def read(run: Run) -> Reading:
     trains = devices(tree.at(f"{worker}.device_mapping"), f"{worker}.device_mapping")
     if trains is None:
         questions.append(
-            Question(f"{worker}.device_mapping, whose length is the number of GPUs, is not given", "--num-gpus N")
+            Question(f"{worker}.device_mapping, whose length is the number of GPUs, is not given", GPUS_OPTION)
         )
     config = tree.section(strategy)
     settings, unknown, refused = translated(config, READ + NOTHING, f"{strategy}.")

@@ -240,10 +240,10 @@ def _engine(tree: Tree, at: Places, notes: list[str], questions: list[Question])
 def _defaults(tree: Tree, family: str, *, older: bool) -> dict[str, Any]:
     """Defaults of the framework; with MTP enabled the model's config, or the run, says how many layers there are."""
     mtp = tree.on("trainer.mtp.enabled")
-    found, of_bridge = without_loss("skyrl", family), without_loss("bridge", family)
-    for name in OF_BRIDGE if older else ():
-        del found[name]
-    found = {**{name: of_bridge[name] for name in OF_BRIDGE if older and name in of_bridge}, **found}
+    found = without_loss("skyrl", family)
+    if older:
+        found = {name: value for name, value in found.items() if name not in OF_BRIDGE}
+        found = {**without_loss("bridge", family), **found}
     layers = tree.count("trainer.policy.megatron_config.mtp_num_layers")
     if mtp:
         found.pop("mtp_num_layers")

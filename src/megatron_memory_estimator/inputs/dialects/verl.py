@@ -38,7 +38,7 @@ from ...wording import counted, shown
 from ..door_defaults import own, without_loss
 from ..field_names import fields_of
 from ..model_names import catalogued, family_of
-from ..questions import Question
+from ..questions import GPUS_OPTION, Question
 from ..spellings import short_dtype
 from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
@@ -517,7 +517,7 @@ def gpus_of(tree: Tree, run: Run, notes: list[str], questions: list[Question], *
         return run.num_gpus
     for path in ("trainer.nnodes", "trainer.n_gpus_per_node"):
         if tree.at(path) == "":
-            questions.append(Question(f"{path} is empty", "--num-gpus N"))
+            questions.append(Question(f"{path} is empty", GPUS_OPTION))
             return None
     default = 1 if sft else 8
     nodes, each = tree.count("trainer.nnodes", 1), tree.count("trainer.n_gpus_per_node", default)

@@ -172,7 +172,7 @@ class Others:
 
     def meant(self) -> set[str]:
         """Arguments that misspelt ones may mean, by their settings' names."""
-        return {_near(flag, SURE).partition(" --")[2].rstrip("?)").replace("-", "_") for flag in self.unknown} - {""}
+        return {_nearest(flag, SURE) for flag in self.unknown} - {""}
 
     def warnings(self) -> Iterator[str]:
         """What is passed over, in one sentence each for what has no effect and what is unknown."""
@@ -200,9 +200,15 @@ NEAR, SURE = 0.8, 0.92
 
 def _near(flag: str, cutoff: float = NEAR) -> str:
     """` (did you mean --x?)` for an argument that is written nearly so, or nothing; an option of ours has its place."""
-    from difflib import get_close_matches
-
     if flag.lstrip("-").replace("-", "_") in OWN:
         return " (an option of megatron-memory: put it before --)"
+    found = _nearest(flag, cutoff)
+    return f" (did you mean {dashed(found)}?)" if found else ""
+
+
+def _nearest(flag: str, cutoff: float) -> str:
+    """The argument of Megatron-LM that is nearest to one, or none."""
+    from difflib import get_close_matches
+
     found = get_close_matches(flag.lstrip("-").replace("-", "_"), list(arguments()[0]), n=1, cutoff=cutoff)
-    return f" (did you mean {dashed(found[0])}?)" if found else ""
+    return found[0] if found else ""

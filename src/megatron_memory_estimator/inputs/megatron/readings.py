@@ -23,7 +23,7 @@ from typing import Any
 
 from ...job.layer_kinds import frequency_list
 from ...wording import LONGEST_SHOWN, dashed, plain, shown, whole
-from ..questions import Question
+from ..questions import GPUS_OPTION, Question
 from .classes import known_spec
 from .programs import other_programs
 from .reading import Reading, Words, one_number
@@ -243,7 +243,7 @@ def _experts_over_data_ranks(reading: Reading, words: Words) -> None:
     ranks = reading.number("tensor_model_parallel_size") * reading.number("pipeline_model_parallel_size")
     if reading.num_gpus is None:
         reading.questions.append(
-            Question("--expert-parallel spreads experts over all data-parallel ranks", "--num-gpus N")
+            Question("--expert-parallel spreads experts over all data-parallel ranks", GPUS_OPTION)
         )
     else:
         reading.changes["expert_model_parallel_size"] = max(reading.num_gpus // max(ranks, 1), 1)
