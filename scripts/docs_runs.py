@@ -150,7 +150,6 @@ def published_plans() -> str:
             f"{plan['theirs']:,}",
             f"{plan['best']:,}",
             f"{-plan['gap']:+.0%}",
-            f"{plan['rank'] or 'behind all'} of {plan['ideas']}",
             plan["layout"],
             plan["why"],
         )
@@ -164,7 +163,7 @@ def published_plans() -> str:
     )
     header = (
         "run", "published layout", "its rate, predicted", "first choice, predicted", "published against first",
-        "its place among ideas", "first choice", "why it differs by more than 10 %",
+        "first choice", "why it differs by more than 10 %",
     )  # fmt: skip
     return head + markdown(header, rows)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 from typing import TYPE_CHECKING
@@ -181,27 +180,24 @@ SCHEDULES = 200
 
 
 def throughput_schedules() -> str:
-    """The simulated schedule beside the formula that it replaced and the chains that a search takes, over random layouts."""
+    """The simulated schedule beside the formula that it replaced, over random layouts."""
     from megatron_memory_estimator.throughput.schedule import pipeline_seconds
 
     rows = []
     for name, gpu, gpus in PIPELINED:
-        formulas, chains = [], []
-        for schedule, layout, model, microbatches, times in _pipelines(name, gpu, gpus):
+        formulas = []
+        for schedule, microbatches, times in _pipelines(name, gpu, gpus):
             seconds = [way for of_rank in times for chunk in of_rank for way in chunk]
             exact = pipeline_seconds(schedule, microbatches, seconds)
             work = [sum(map(sum, of_rank)) for of_rank in times]
             formula = microbatches * max(work) + (schedule.pp - 1) / schedule.vp * sum(work) / len(work)
             formulas.append(exact / formula - 1)
-            chains.append(_chains(model).pipelined(layout, schedule, microbatches, seconds) / exact - 1)
         ordered = sorted(formulas)
         slow = sum(one > 0.05 for one in formulas)
-        worst = sorted(chains, key=abs)[-1]
         row = (
             f"{ordered[len(ordered) // 2]:+.1%}",
             f"{ordered[0]:+.1%} to {ordered[-1]:+.1%}",
             str(slow),
-            f"{worst:+.2%}",
         )
         rows.append((f"{name.split('/')[1]}, {gpus} {gpu}", str(len(formulas)), *row))
     header = (
@@ -210,7 +206,6 @@ def throughput_schedules() -> str:
         "simulated over formula, median",
         "range",
         "more than 5 % over",
-        "chains over simulated, worst",
     )
     return markdown(header, rows)
 
@@ -222,8 +217,8 @@ PIPELINED = (
 )
 
 
-def _pipelines(name: str, gpu: str, gpus: int) -> Iterator[tuple[Any, Any, Any, int, Any]]:
-    """Schedules, layouts, models, microbatches and chunk times of random layouts with a pipeline."""
+def _pipelines(name: str, gpu: str, gpus: int) -> Iterator[tuple[Any, int, Any]]:
+    """Schedules, microbatches and chunk times of random layouts with a pipeline."""
     from megatron_memory_estimator import TrainingJob
     from megatron_memory_estimator.job.pipeline import build_pipeline
     from megatron_memory_estimator.planner.search import sampled
@@ -250,21 +245,7 @@ def _pipelines(name: str, gpu: str, gpus: int) -> Iterator[tuple[Any, Any, Any, 
         ranks = [build_rank(declarer, one, job.num_microbatches, job.gpu, job.env) for one in chunks]
         times = chunk_times(machine(job.gpu), declarer, ranks)
         schedule = schedule_of(declarer.context, len(ranks[0].plans))
-        layout = dataclasses.replace(
-            job.layout,
-            world_size=job.layout.pp,
-            tensor_model_parallel_size=1,
-            expert_model_parallel_size=1,
-            expert_tensor_parallel_size=None,
-        )
-        yield schedule, layout, job.model, job.num_microbatches, times
-
-
-@functools.cache
-def _chains(model: Any) -> Any:
-    from megatron_memory_estimator.planner.space.chains import Chains
-
-    return Chains(model)
+        yield schedule, job.num_microbatches, times
 
 
 TABLES = {

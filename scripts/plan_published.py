@@ -1,8 +1,7 @@
 """Published layouts of the newest releases beside the planner's choices: writes tests/facts/published_plans.jsonl.
 
-For each run of the newest performance tables and each verified card: is its layout legal, does it fit, at which place does it stand
-among the ideas that the search finds for the same model, GPUs, precision, batch and features, and how far is its predicted rate from
-that of the first one. Takes some minutes.
+For each run of the newest performance tables and each verified card: is its layout legal, does it fit, and how far is its predicted rate
+from that of the first choice for the same model, GPUs, precision, batch and features. Takes a minute or two.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from megatron_memory_estimator.throughput import throughput
 FACTS = Path(__file__).resolve().parent.parent / "tests" / "facts"
 NEWEST = ("doc-26-08", "doc-26-06", "card-")
 OLDER = "doc-26-06-"
-RANKED = 200
-"""Ideas that are ranked; what is behind all of them has no place."""
 FAR = 0.1
 """A distance to the first choice from which on it is explained."""
 
@@ -35,16 +32,11 @@ FAR = 0.1
 def published() -> list[dict[str, Any]]:
     """The records of the newest releases: of a run that two releases print, the newer one."""
     lines = (FACTS / "throughput.jsonl").read_text().splitlines()
-    found = [one for one in map(json.loads, lines) if one["id"].startswith(NEWEST) and not _by_matrix(one)]
+    found = [one for one in map(json.loads, lines) if one["id"].startswith(NEWEST)]
     newest: dict[str, dict[str, Any]] = {}
     for one in sorted(found, key=lambda one: one["id"].startswith(OLDER)):
         newest.setdefault(_run(one["id"]), one)
     return [one for one in found if newest[_run(one["id"])] is one]
-
-
-def _by_matrix(one: dict[str, Any]) -> bool:
-    """Whether the optimizer deals whole matrices to ranks: such layouts are evaluated one at a time, for an hour."""
-    return "muon" in one["bridge"]["optimizer"].get("optimizer", "adam")
 
 
 def _run(name: str) -> str:
@@ -61,9 +53,8 @@ def compared(one: dict[str, Any]) -> dict[str, Any]:
     theirs = estimate(job)  # raises LayoutError for an illegal layout
     time = throughput(theirs)
     base, _ = base_job(job, (one["num_gpus"],), job.training.global_batch_size)
-    found = search(base, Space(), best=RANKED, folded=True)
+    found = search(base, Space(), best=1)
     best = Row(found.plans[0])
-    ahead = [plan for plan in found.plans if plan.step < time.step and not _same_idea(plan.job, job)]
     gap = 1 - time.tokens_per_s_gpu / best.time.tokens_per_s_gpu
     saved = {name: (value - best.time.parts.get(name, 0.0)) / time.step for name, value in time.parts.items()}
     return {
@@ -71,21 +62,10 @@ def compared(one: dict[str, Any]) -> dict[str, Any]:
         "verdict": theirs.verdict().word,
         "theirs": round(time.tokens_per_s_gpu),
         "best": round(best.time.tokens_per_s_gpu),
-        "rank": len(ahead) + 1 if len(ahead) < RANKED - 1 else None,
-        "ideas": min(len(found.plans), RANKED),
         "gap": round(gap, 4),
         "layout": layout_text(best.plan).split(", fp8")[0].split(", CUDA")[0].split(", all-to-all")[0],
         "why": "; ".join(_why(gap, theirs.verdict().word, job, best.plan, saved)),
     }
-
-
-def _same_idea(one: TrainingJob, other: TrainingJob) -> bool:
-    """Whether two runs have the degrees and the kind of recomputation of one idea."""
-    keys = [
-        (job.layout.tp, job.layout.pp, job.layout.ep, job.layout.etp, job.training.recompute_granularity)
-        for job in (one, other)
-    ]
-    return keys[0] == keys[1]
 
 
 def _why(gap: float, verdict: str, job: TrainingJob, best: Plan, saved: dict[str, float]) -> Iterator[str]:
@@ -97,7 +77,7 @@ def _why(gap: float, verdict: str, job: TrainingJob, best: Plan, saved: dict[str
     else:
         name = (max if gap > 0 else min)(saved, key=saved.__getitem__)
         yield f"{WORDS.get(name, name)}: {saved[name]:+.0%} of the published step"
-    theirs = Plan(job, own_recompute(job.training), best.precision, 0.0, 0.0, 0, best.device)
+    theirs = Plan(job, own_recompute(job.training), best.precision, 0.0, 0.0, 0, best.needed)
     words = [
         f"{name} {value}"
         for name, value, other in zip(*_details(theirs), _details(best)[1], strict=True)

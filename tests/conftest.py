@@ -13,7 +13,7 @@ SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text().splitlines())
 """The tests that take seconds, each beside quick ones of the same thing."""
 LARGER = frozenset(
     (
-        "choices", "dims", "moments", "plain_search", "planner", "random_jobs", "shell", "traces", "planted_errors", "user_types",
+        "choices", "dims", "moments", "planner", "random_jobs", "shell", "traces", "planted_errors", "user_types",
         "verdicts", "widths",
     )
 )  # fmt: skip

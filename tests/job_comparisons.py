@@ -9,18 +9,16 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from typing import Any
 
-import numpy as np
-
 from megatron_memory_estimator import Estimate, TrainingJob, estimate
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.inputs.resolve import recomputes_costly_core_attention
 from megatron_memory_estimator.job.choices import WORST_ROUTING
 from megatron_memory_estimator.job.variants import bare
-from megatron_memory_estimator.planner.arrays.batch import batches, stage_peaks
 from megatron_memory_estimator.planner.launch import megatron_lm
-from megatron_memory_estimator.planner.space.routes import route
 from megatron_memory_estimator.rank.build import context_of
+from megatron_memory_estimator.throughput import throughput
 
+from .bounds_of_jobs import bound_of
 from .job_properties import ALONE, Case, Property, beside
 
 LARGEST_STATE = 24
@@ -149,40 +147,15 @@ def more_rows_keep_more(case: Case) -> None:
         assert more == less if not experts else more >= less if rounded else more > less, (less, more)
 
 
-def neighbours(job: TrainingJob) -> list[TrainingJob]:
-    """Legal jobs around one: other degrees, GPUs and micro batches."""
-    layout, micro = job.layout, job.training.micro_batch_size
-    found = [job, wider(job, "dp"), changed(job, world_size=layout.world_size * 3)]
-    found += [wider(job, "tp")] if layout.tp > 1 else []
-    found += [wider(job, "ep")] if layout.ep > 1 else []
-    found += [changed(job, micro_batch_size=micro + 1)] if micro > 1 else []
-    if layout.cp > 1:
-        found.append(changed(job, world_size=layout.world_size * 2, context_parallel_size=layout.cp * 2))
-    return [one for one in found if beside(one) is not None]
-
-
-def arrays_have_the_bytes_of_each(jobs: Sequence[TrainingJob]) -> int:
-    """Asserts peak, first step and steady bytes of every stage of every job, from arrays; how many were compared."""
-    checked = 0
-    for batch in batches(jobs):
-        for stage in stage_peaks(batch):
-            for place, index in enumerate(batch.index):
-                single = estimate(jobs[index]).stages[stage.pp_rank]
-                seen = tuple(int(np.asarray(v)[place]) for v in (stage.peak, stage.first_step, stage.steady))
-                expected = (
-                    single.peak_allocated_bytes,
-                    single.first_step_peak_allocated_bytes,
-                    single.steady_allocated_bytes,
-                )
-                assert seen == expected, (jobs[index].layout, jobs[index].training.micro_batch_size)
-                checked += 1
-    return checked
-
-
-def arrays_equal_single_estimates(case: Case) -> None:
-    """The job and its neighbours as arrays."""
-    if route(case.job.training, case.job.model) != "one at a time":
-        arrays_have_the_bytes_of_each(neighbours(case.job))
+def bounds_are_below(case: Case) -> None:
+    """What a search takes the job for before it looks at it is no more than what it needs and takes."""
+    job, found = case.job, case.found
+    if len(job.layout.cp_comm_type) > 1 or job.gpu.chip_unknown or job.rollout.has_phases:
+        return  # no search has such
+    bound, needed = bound_of(job, arrays=case.drawn.num_gpus % 3 == 0), found.needed
+    assert bound.step <= throughput(found).step
+    assert bound.peak <= found.peak_stage.peak_allocated_bytes
+    assert bound.low <= needed.low and bound.high <= needed.high, (bound, needed)
 
 
 def peaks(found: Estimate) -> list[int]:
@@ -254,7 +227,7 @@ EVERY: tuple[Property, ...] = (
 )  # fmt: skip
 """Of every job."""
 SHARED: tuple[Property, ...] = (
-    arrays_equal_single_estimates, launch_arguments_give_the_same_bytes, compare_says_what_estimate_says,
+    bounds_are_below, launch_arguments_give_the_same_bytes, compare_says_what_estimate_says,
 )  # fmt: skip
 """Of a share of the jobs."""
 

@@ -230,8 +230,7 @@ def test_a_refused_plan_says_what_would_help() -> None:
     assert "legal layouts with tensor_model_parallel_size 1, 2, 4, 8: 5,125" in done.stderr
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_search_is_stopped_by_its_caller(workers: int) -> None:
+def test_a_search_is_stopped_by_its_caller() -> None:
     asked = 0
 
     def stop() -> bool:
@@ -240,7 +239,7 @@ def test_a_search_is_stopped_by_its_caller(workers: int) -> None:
         return asked > 50
 
     with pytest.raises(StoppedError, match=r"the search on 8 GPUs was stopped when .*; narrow the space"):
-        plan(small_job(), {"num_gpus": "8"}, stop=stop, workers=workers)
+        plan(small_job(), {"num_gpus": "8"}, stop=stop)
     assert asked == 51
 
 

@@ -14,10 +14,6 @@ from hypothesis import strategies as st
 
 from megatron_memory_estimator import ConfigError, EstimatorError, TrainingJob, estimate
 from megatron_memory_estimator.cli import main
-from megatron_memory_estimator.device.terms import Range
-from megatron_memory_estimator.planner.found import Found, Plan
-from megatron_memory_estimator.planner.space.axes import Space
-from megatron_memory_estimator.report.plans import nothing_fits
 from megatron_memory_estimator.throughput.calibrate import Measured, calibrate
 from megatron_memory_estimator.validation.replay import replay
 from megatron_memory_estimator.validation.runs import Run, read_runs
@@ -72,13 +68,6 @@ def test_efficiencies_that_no_number_describes_are_refused() -> None:
     job = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tensor_model_parallel_size=2)
     with pytest.raises(ConfigError, match="not finite"):
         calibrate([Measured("x", "x", estimate(job), float("nan"))])
-
-
-def test_plan_says_that_nothing_fits_only_where_nothing_fits() -> None:
-    job = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tensor_model_parallel_size=8)
-    least = Plan(job, "none", "bf16", float("nan"), 0.0, 1, Range(1, 1))
-    found = Found(objective="throughput", limit=2**30, space=Space(), fits=2, tight=1, least=least)
-    assert nothing_fits(found).startswith("2 layouts fit in 1.00 GiB")
 
 
 WRONG_RUNS = [

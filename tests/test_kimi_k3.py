@@ -12,7 +12,6 @@ from megatron_memory_estimator.modules.gated_delta_net import RULE_FLOPS
 from megatron_memory_estimator.modules.layers import Declaration, layer_unit
 from megatron_memory_estimator.planner.search import sampled
 from megatron_memory_estimator.planner.space.axes import Space
-from megatron_memory_estimator.planner.space.routes import route
 from megatron_memory_estimator.rank.boundary import pipeline_tensors
 from megatron_memory_estimator.rank.chunks import ChunkPlan
 from megatron_memory_estimator.tape.ops import flattened
@@ -129,7 +128,6 @@ def test_layers_that_are_named_twice_or_not_are_refused() -> None:
 
 def test_plans_have_the_figures_of_estimate() -> None:
     """What crosses the border of a stage depends on its layers, which tables of the planner do not hold: whole ranks on arrays."""
-    assert route(job().training, job().model) == "arrays"
     space = Space(
         tensor_model_parallel_size=(1, 2), expert_model_parallel_size=(32, 64), micro_batch_size=(1, 2),
         pipeline_model_parallel_size=(3, 8), virtual_pipeline_model_parallel_size=(1,), context_parallel_size=(1,),

@@ -1,18 +1,13 @@
-"""Seconds of a pipeline: the schedule event by event, and the chains that a search takes for it."""
+"""Seconds of a pipeline: the schedule event by event."""
 
 from __future__ import annotations
 
 from random import Random
 
-import numpy as np
 import pytest
 
 from megatron_memory_estimator import TrainingJob
 from megatron_memory_estimator.job.pipeline import build_pipeline
-from megatron_memory_estimator.planner.counting import shapes
-from megatron_memory_estimator.planner.space.axes import Space
-from megatron_memory_estimator.planner.space.chains import Chains, probes
-from megatron_memory_estimator.planner.space.points import Shape
 from megatron_memory_estimator.rank.build import build_rank, context_of
 from megatron_memory_estimator.rank.declare import Declarer
 from megatron_memory_estimator.throughput.machine import machine
@@ -62,43 +57,11 @@ def test_what_repeats_itself_is_counted(schedule: Schedule) -> None:
             assert pipeline_seconds(schedule, microbatches, seconds) == pytest.approx(whole, rel=5e-3)
 
 
-def test_arrays_are_timed_as_each_of_them() -> None:
-    random, schedule = Random(2), Schedule(4, 3, 4)
-    sets = [drawn(schedule, random, 1.0) for _ in range(6)]
-    microbatches = np.array([4, 8, 8, 64, 64, 256])
-    together = pipeline_seconds(schedule, microbatches, [np.array(column) for column in zip(*sets, strict=True)])
-    for found, many, seconds in zip(together, microbatches, sets, strict=True):
-        assert found == pytest.approx(pipeline_seconds(schedule, int(many), seconds), rel=1e-12)
-
-
 def test_a_long_chunk_stops_all_ranks() -> None:
     """Eight ranks of equal work: chunks of 1 and 3 on every other rank, of 3 and 1 on the rest, a third longer than of 2 and 2."""
     schedule = Schedule(8, 2, 8)
     equal, unequal = ([way * one for one in work for way in (1.0, 2.0)] for work in ((2, 2) * 8, (1, 3, 3, 1) * 4))
     assert pipeline_seconds(schedule, 128, unequal) > 1.3 * pipeline_seconds(schedule, 128, equal)
-
-
-@pytest.mark.parametrize("name", ["meta-llama/Meta-Llama-3-70B", "deepseek-ai/DeepSeek-V3"])
-def test_chains_are_a_bound_from_below_and_close(name: str) -> None:
-    """Every pipeline of a space with other seconds than those that its chains were found with."""
-    job = TrainingJob.from_hf(name, 256, gpu="H100", global_batch_size=1024)
-    space = Space(
-        pipeline_model_parallel_size=(2, 4, 8), virtual_pipeline_model_parallel_size=(1, 2, 4), split=("even", "layout")
-    )
-    random, chains, found = Random(9), Chains(job.model), 0
-    for shape in shapes(job, space):
-        if not isinstance(shape, Shape):
-            continue
-        schedule = Schedule(shape.pp, shape.vp, shape.group)
-        for known in list(probes(job.model, shape.layout))[:2]:
-            kinds = {round(one, 3): random.uniform(0.8, 1.25) for one in known}
-            seconds = [one * kinds[round(one, 3)] for one in known]
-            for microbatches in (shape.pp, 8 * shape.pp, 64 * shape.pp):
-                exact = pipeline_seconds(schedule, microbatches, seconds)
-                close = chains.pipelined(shape.layout, schedule, microbatches, seconds)
-                assert 0.9 * exact < close <= exact * (1 + 5e-3)
-                found += 1
-    assert found > 50
 
 
 def test_the_lanes_of_a_timeline_take_as_long() -> None:

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import importlib.util
 import io
+import itertools
 import json
 import os
 import signal
@@ -19,7 +20,6 @@ from rich.console import Console
 
 from megatron_memory_estimator import TrainingJob, estimate, plan
 from megatron_memory_estimator.cli import main
-from megatron_memory_estimator.planner.found import Plan
 from megatron_memory_estimator.report.plans import nothing_fits, rows_of
 from megatron_memory_estimator.report.plans_text import Asked, front_chart, print_found
 
@@ -39,7 +39,8 @@ def test_the_document_of_a_plan_is_what_estimate_says(capsys: pytest.CaptureFixt
     assert document["schema"] == "megatron-memory-plan/1" and len(document["plans"]) == 3
     counts = document["counts"]
     assert counts["examined"] == counts["legal"] + sum(counts["ruled_out"].values())
-    assert counts["legal"] == counts["fits"] + counts["tight"] + counts["too_large"]
+    assert counts["evaluated"] >= counts["fits"] + counts["tight"]
+    assert counts["too_large"] + counts["fits"] + counts["tight"] <= counts["legal"]
     for one in document["plans"]:
         launch = one["launch"]
         job = TrainingJob.from_megatron_args(
@@ -59,38 +60,30 @@ def test_the_text_of_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert "model.tensor_model_parallel_size=" in text and "tokens/s/GPU" in text
     document, verbose = json.loads(printed(capsys, *PLAN, "--json")), printed(capsys, *PLAN, "-v")
     counts = document["counts"]
-    assert f"{counts['fits']:,} of {counts['legal']:,} legal layouts fit" in text and "ruled out: " not in text
+    assert (
+        f"{counts['legal']:,} legal layouts: {counts['too_large']:,} surely do not fit" in text
+        and "ruled out: " not in text
+    )
     assert (
         verbose.count("ruled out: ") == len([count for count in counts["ruled_out"].values() if count])
-        and "examined" in verbose
+        and "layouts of the space" in verbose
     )
     assert "MODEL_ARGS:" in printed(capsys, *PLAN, "--top", "1", "--launch", "yaml")
     assert "--bf16" in printed(capsys, *PLAN, "--top", "1", "--show", "1")
 
 
-def test_a_row_is_an_idea_and_what_is_nearly_as_good_is_counted_beside_it() -> None:
-    """Against the search with every plan of its own: no idea twice, none better is missing, and of each the plainest split."""
+def test_a_row_is_slower_than_the_one_before_it_and_needs_a_gib_less() -> None:
+    """Against the search with every plan of its own."""
     job = TrainingJob.from_hf("meta-llama/Llama-3.1-70B", 64, gpu="H100")
     axes = {"cp": "1,2", "micro_batch_size": "1,2", "recompute": "none,mlp,full"}
-    ideas = plan(job, axes, global_batch_size=1024, top=4).found.plans
-    every = plan(job, axes, global_batch_size=1024, top=100, every=True).found.plans
-
-    def idea(one: Plan) -> object:
-        layout, t = one.job.layout, one.job.training
-        return layout.tp, layout.pp, t.recompute_granularity
-
-    assert len(ideas) == len({idea(one) for one in ideas}) == 4
-    best = {idea(one): one.step for one in reversed(every)}
-    for one in ideas:
-        members = (one, *one.alike)
-        assert min(member.step for member in members) == best[idea(one)]
-        assert all(idea(member) == idea(one) and member.step <= 1.01 * best[idea(one)] for member in members)
-        near = [other for other in every if idea(other) == idea(one) and other.step <= 1.01 * best[idea(one)]]
-        if any(other.split == "even" for other in near):
-            assert one.split == "even"
-        figures = {(other.step, other.peak_allocated_bytes) for other in near}
-        assert len(figures) == len({(other.step, other.peak_allocated_bytes) for other in members}) == len(members)
-    assert sorted(best.values())[:3] == sorted(min(o.step for o in (one, *one.alike)) for one in ideas)[:3]
+    rows = plan(job, axes, global_batch_size=1024, top=4).found.plans
+    every = plan(job, axes, global_batch_size=1024, top=200, every=True).found.plans
+    assert len(every) == 200 and rows[0] == every[0]
+    for one, next_one in itertools.pairwise(rows):
+        assert one.step < next_one.step and next_one.needed.high <= one.needed.high - 2**30
+    left_out = [one for one in every if one.step <= rows[-1].step and one not in rows]
+    for one in left_out:  # each is beaten, but for less than a GiB
+        assert any(row.step <= one.step and row.needed.high <= one.needed.high + 2**30 for row in rows)
 
 
 def test_two_spellings_of_a_layout_are_one_plan(capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,7 +317,6 @@ def test_published_layouts_beside_the_first_choice() -> None:
     rows = {one["id"]: one for one in map(json.loads, (FACTS / "published_plans.jsonl").read_text().splitlines())}
     assert len(rows) >= 30
     assert all(bool(one["why"]) is (abs(one["gap"]) > 0.1) for one in rows.values())
-    assert all(one["rank"] is None or 1 <= one["rank"] <= one["ideas"] + 1 for one in rows.values())
     spec = importlib.util.spec_from_file_location("plan_published", ROOT / "scripts" / "plan_published.py")
     assert spec is not None and spec.loader is not None
     script = importlib.util.module_from_spec(spec)

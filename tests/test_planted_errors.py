@@ -159,8 +159,8 @@ FOUND: dict[tuple[str, str], Plant] = {
     ("a note that depends on the order of settings", "document_is_strict"): around(
         "inputs.resolve", "without_effect", lambda original, model, training, given: (next(iter(given)),)
     ),
-    ("arrays take the least of what is in flight", "arrays_equal_single_estimates"): around(
-        "rank.peak", "largest_sum", lambda original, counts, sizes: original(counts[:1], sizes) - 1
+    ("a bound counts a pass too much", "bounds_are_below"): around(
+        "planner.bounds", "warmup_steps", lambda original, *a, **k: original(*a, **k) + 3
     ),
     ("launch arguments without what has none", "launch_arguments_give_the_same_bytes"): around("planner.launch", "differing", nothing),
     ("compare reads another sequence length", "compare_says_what_estimate_says"): around(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.job.layout import Layout
-from megatron_memory_estimator.job.pipeline import build_pipeline
 from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.modules.layers import (
     Declaration,
@@ -24,9 +22,6 @@ from megatron_memory_estimator.modules.layers import (
     mtp_unit,
     output_unit,
 )
-from megatron_memory_estimator.rank.build import build_rank
-from megatron_memory_estimator.rank.declare import Declarer
-from megatron_memory_estimator.rank.peak import find_peak
 from megatron_memory_estimator.states.buffers import Buffer
 from megatron_memory_estimator.states.padding import bucket_multiple
 from megatron_memory_estimator.states.state import buffer_state
@@ -173,44 +168,3 @@ def test_recompute_keeps_less(model: str) -> None:
         return estimate(TrainingJob.from_hf(model, **changes)).stages[0].rank.plans[0].saved_bytes
 
     assert kept(recompute_granularity="full") < kept()
-
-
-PIPELINES: list[tuple[int, int | None]] = [(1, None), (2, None), (4, None), (2, 2)]
-
-
-SPLIT: list[tuple[str, dict[str, Any]]] = [
-    ("Qwen/Qwen3-8B", {}),
-    ("Qwen/Qwen3-235B-A22B", {"num_layers": 92}),
-    ("deepseek-ai/DeepSeek-V3", {"num_layers": 64, "moe_layer_freq": "([0]*4+[1]*60)", "mtp_num_layers": 1}),
-    ("Qwen/Qwen3-Next-80B-A3B-Instruct", {"overlap_moe_expert_parallel_comm": False}),
-]
-
-
-@pytest.mark.parametrize(("model", "extra"), SPLIT, ids=lambda value: str(value)[:24])
-@pytest.mark.parametrize(("pp", "vpp"), PIPELINES)
-def test_an_array_of_layouts_gives_the_peak_of_each(
-    model: str, extra: dict[str, Any], pp: int, vpp: int | None
-) -> None:
-    """Every stage: peak, first step, steady bytes, with the distributed optimizer and 8 microbatches."""
-    job = TrainingJob.from_hf(model, make_vocab_size_divisible_by=1024, use_distributed_optimizer=True, **extra)
-    for points in grids(job):
-        many = replace_pipeline(arrays(job, points), pp, vpp)
-        chunks = build_pipeline(job.model, replace_pipeline(one(job, points[0]), pp, vpp).layout).chunks
-        planner = Declarer(many)
-        for stage_chunks in chunks:
-            whole = find_peak(build_rank(planner, stage_chunks, 8, job.gpu, job.env))
-            for index, point in enumerate(points):
-                single = Declarer(replace_pipeline(one(job, point), pp, vpp))
-                found = find_peak(build_rank(single, stage_chunks, 8, job.gpu, job.env))
-                for name in ("nbytes", "first_step", "steady"):
-                    assert getattr(found, name) == _at(getattr(whole, name), index), (name, point)
-
-
-def replace_pipeline(c: Context, pp: int, vpp: int | None) -> Context:
-    layout = dataclasses.replace(
-        c.layout,
-        pipeline_model_parallel_size=pp,
-        virtual_pipeline_model_parallel_size=vpp,
-        world_size=c.layout.world_size * pp,
-    )
-    return dataclasses.replace(c, layout=layout)

@@ -15,7 +15,6 @@ from megatron_memory_estimator.tape.tensor import (
     chosen,
     divisors,
     largest,
-    largest_sum,
     round_up,
     smallest,
     tensor,
@@ -56,15 +55,6 @@ def test_floats_of_arrays() -> None:
     below: Any = whole_below
     assert above(np.array([2.0, 2.1])).tolist() == [2, 3]
     assert below(np.array([2.0, 2.9])).tolist() == [2, 2]
-
-
-def test_the_largest_of_sums() -> None:
-    """2 of 10 and 3 of 100, or 4 of 10 and 1 of 100; with sizes 10 and 1 the second is larger; one of either alone."""
-    counts = ((2, 3), (4, 1))
-    assert largest_sum(counts, (10, 100)) == 320
-    each: Any = largest_sum
-    assert each(counts, (np.array([10, 10]), np.array([100, 1]))).tolist() == [320, 41]
-    assert each(counts, (10, np.array([[100], [1]]))).tolist() == [[320], [41]]
 
 
 def test_shapes_and_bytes() -> None:

@@ -71,8 +71,8 @@ const Found = ({ found }: { found: Plans }) => {
       <section class="card" aria-label="Result of the search" aria-live="polite">
         <p class={found.plans.length === 0 ? "refusal" : ""}>{found.sentence}</p>
         <p>
-          <strong>{count(counts.fits)}</strong> of {count(counts.legal)} legal layouts fit {gib(found.limit_bytes, 1)} GiB, {count(counts.tight)} are tight, {count(counts.too_large)} are too large;{" "}
-          {count(counts.examined)} were examined.
+          {count(counts.legal)} legal layouts: <strong>{count(counts.too_large)}</strong> surely do not fit {gib(found.limit_bytes, 1)} GiB, {count(counts.evaluated)} were evaluated, and no other can be better;{" "}
+          {count(counts.examined)} are in the space.
         </p>
         {[...found.assumptions, ...found.warnings].map((note) => <p key={note} class="quiet-text">{note}</p>)}
         <details>
@@ -103,8 +103,8 @@ const Found = ({ found }: { found: Plans }) => {
 const Bar = ({ how, cancel }: { how: Progress; cancel: () => void }) => (
   <section class="card" aria-label="Search">
     <p class="row">
-      <progress max={1} value={how.share ?? 0} aria-label="Share of the layouts that are evaluated" />
-      <span>{percent(how.share ?? 0)}{typeof how["fits"] === "number" && `, ${count(how["fits"])} of ${count(Number(how["legal"] ?? 0))} legal layouts fit so far`}</span>
+      <progress max={1} value={how.share ?? 0} aria-label="Share of the layouts that are bounded" />
+      <span>{percent(how.share ?? 0)}{typeof how["evaluated"] === "number" && `, ${count(how["evaluated"])} of ${count(Number(how["legal"] ?? 0))} legal layouts evaluated`}</span>
       <button type="button" onClick={cancel}>Cancel</button>
     </p>
   </section>

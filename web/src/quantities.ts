@@ -200,7 +200,6 @@ export type Plan = {
   readonly phase: string;
   readonly not_counted: string | null;
   readonly peak_of_stages_bytes: readonly number[];
-  readonly alike: number;
   readonly launch: PlanLaunch;
 };
 
@@ -215,9 +214,10 @@ export type PlanLaunch = {
 export type Counts = {
   readonly examined: number;
   readonly legal: number;
+  readonly too_large: number;
+  readonly evaluated: number;
   readonly fits: number;
   readonly tight: number;
-  readonly too_large: number;
 };
 
 export type Change = {
@@ -404,7 +404,6 @@ export type Plans = {
   readonly counts: Counts & RuledOut;
   readonly plans: readonly Plan[];
   readonly tight_plans: readonly TightPlan[];
-  readonly front: readonly FrontPlan[];
   readonly least: LeastPlan | null;
   readonly habits: Settings;
   readonly assumptions: readonly string[];
@@ -413,12 +412,6 @@ export type Plans = {
 
 export type RuledOut = {
   readonly ruled_out: Readonly<Record<string, number>>;
-};
-
-export type FrontPlan = {
-  readonly peak_allocated_bytes: number;
-  readonly tokens_per_s_gpu: number;
-  readonly layout: string;
 };
 
 export type TightPlan = {

@@ -1,4 +1,4 @@
-// Memory against speed: the plans, and the front that nothing beats in both.
+// Memory against speed: the plans, of which none beats another in both.
 import { scaleLinear } from "d3-scale";
 import { useState } from "preact/hooks";
 import type { Plan, Plans } from "./documents";
@@ -21,10 +21,10 @@ export const Scatter = ({ found, rows, open }: { found: Plans; rows: readonly Pl
   return (
     <Figure title="Memory against speed" name="plans">
       {(width) => {
-        const front = [...found.front].sort((one, other) => one.peak_allocated_bytes - other.peak_allocated_bytes);
-        const memory = [...found.plans, ...front].map((one) => one.peak_allocated_bytes / GIB);
+        const front = [...found.plans].sort((one, other) => one.peak_allocated_bytes - other.peak_allocated_bytes);
+        const memory = front.map((one) => one.peak_allocated_bytes / GIB);
         const x = scaleLinear(extent(memory), [LEFT, width - RIGHT]).nice();
-        const y = scaleLinear(extent([...found.plans, ...front].map((one) => one.tokens_per_s_gpu)), [HEIGHT - FOOT, TOP]).nice();
+        const y = scaleLinear(extent(front.map((one) => one.tokens_per_s_gpu)), [HEIGHT - FOOT, TOP]).nice();
         return (
           <>
             <svg class="figure" width={width} height={HEIGHT} role="img" aria-label={`${rows.length} plans; the table below lists them`}>
@@ -43,17 +43,6 @@ export const Scatter = ({ found, rows, open }: { found: Plans; rows: readonly Pl
               <text class="tick" x={width - RIGHT} y={HEIGHT - 4} text-anchor="end">peak allocated, GiB</text>
               <text class="tick" x={4} y={HEIGHT - 4}>tokens/s/GPU ↑</text>
               {front.length > 1 && <path class="front" d={`M${front.map((one) => `${x(one.peak_allocated_bytes / GIB)},${y(one.tokens_per_s_gpu)}`).join("L")}`} />}
-              {front.map((one) => (
-                <circle
-                  key={`${one.peak_allocated_bytes} ${one.layout}`}
-                  class="on-front"
-                  cx={x(one.peak_allocated_bytes / GIB)}
-                  cy={y(one.tokens_per_s_gpu)}
-                  r={3}
-                  onPointerMove={(event) => setSpot({ x: event.offsetX, y: event.offsetY, content: <>{one.layout}<br />{gib(one.peak_allocated_bytes)} GiB, {count(Math.round(one.tokens_per_s_gpu))} tokens/s/GPU, on the front</> })}
-                  onPointerLeave={() => setSpot(null)}
-                />
-              ))}
               {rows.map((one) => (
                 <circle
                   key={JSON.stringify(one.layout) + one.recompute + one.precision + one.micro_batch_size}

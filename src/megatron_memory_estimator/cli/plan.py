@@ -129,7 +129,7 @@ def code_of(found: Found) -> int:
     """The exit code of a search: also where a layout trains, and none resumes, that is not sure to fit."""
     if found.trains_only:
         return TIGHT
-    if found.plans or found.fits:
+    if found.plans:
         return 0
     return INTERRUPTED if found.interrupted else TIGHT if found.tight else NOTHING_FITS
 
@@ -183,7 +183,6 @@ def searched(model: tuple[str, ...], values: dict[str, Any], asked: Asked, effic
             complete=asked.complete,
             fewest_gpus=asked.min_num_gpus,
             efficiency=efficiency,
-            workers=min(os.cpu_count() or 1, 2),
             progress=progress,
         )
     return planned._replace(assumptions=(*said, *planned.assumptions))
@@ -300,7 +299,7 @@ class Bar:
             )
             self._bar.start()
             self._task = self._bar.add_task("", total=1.0)
-        self._bar.update(self._task, completed=share, description=f"{found.fits:,} fit")
+        self._bar.update(self._task, completed=share, description=f"{found.evaluated:,} evaluated")
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:

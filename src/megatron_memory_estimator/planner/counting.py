@@ -33,6 +33,7 @@ from ..throughput.machine import machine
 from ..throughput.stages import unit_time
 from .space.axes import DEGREES, Space
 from .space.borders import EVEN, Work, generated_layout
+from .space.cells import legal_cells
 from .space.choices import Option, Style, options, precision_settings, styles, training_with
 from .space.defaults import completed
 from .space.legal import hopeless
@@ -41,8 +42,6 @@ from .space.points import Cells, Grid, Point, Shape, at_point, heads_in_fours, s
 
 Ask = Callable[[], None]
 """Raises StoppedError where the caller wants no more."""
-CellsOf = Callable[[TrainingJob, Sequence[Shape], Grid, Sequence[bool], int, Counter[str]], Cells]
-"""Finds the legal cells of pipelines and a grid: `cells.py` or `plain_cells.py` of `space/`."""
 
 
 @dataclass(frozen=True)
@@ -94,19 +93,19 @@ class _Choices(NamedTuple):
     broken: list[str]
 
 
-def legal_space(base: TrainingJob, space: Space, ruled_out: Counter[str], ask: Ask, cells: CellsOf) -> LegalSpace:
+def legal_space(base: TrainingJob, space: Space, ruled_out: Counter[str], ask: Ask) -> LegalSpace:
     """The legal layouts of a space; counts what is ruled out."""
-    return _Legality(base, space, ruled_out, ask, cells).legal()
+    return _Legality(base, space, ruled_out, ask).legal()
 
 
-def relaxations(base: TrainingJob, space: Space, ask: Ask, cells: CellsOf) -> Iterator[str]:
+def relaxations(base: TrainingJob, space: Space, ask: Ask) -> Iterator[str]:
     """Axes whose usual values would leave something legal."""
     usual = completed(Space(num_gpus=space.num_gpus), base, everything=True)
     for axis in dataclasses.fields(Space):
         mine, values = getattr(space, axis.name), getattr(usual, axis.name)
         if set(values) <= set(mine):
             continue
-        wider = legal_space(base, dataclasses.replace(space, **{axis.name: values}), Counter(), ask, cells)
+        wider = legal_space(base, dataclasses.replace(space, **{axis.name: values}), Counter(), ask)
         if wider.layouts:
             shown = ", ".join(map(str, values if len(values) < 9 else (*values[:8], "...")))
             yield f"legal layouts with {axis.name} {shown}: {wider.layouts:,}"
@@ -115,8 +114,8 @@ def relaxations(base: TrainingJob, space: Space, ask: Ask, cells: CellsOf) -> It
 class _Legality:
     """The rules asked of a space, each once for all layouts that it sees as one."""
 
-    def __init__(self, base: TrainingJob, space: Space, ruled_out: Counter[str], ask: Ask, cells: CellsOf) -> None:
-        self.base, self.space, self.ruled_out, self.ask, self.cells = base, space, ruled_out, ask, cells
+    def __init__(self, base: TrainingJob, space: Space, ruled_out: Counter[str], ask: Ask) -> None:
+        self.base, self.space, self.ruled_out, self.ask = base, space, ruled_out, ask
         self.rules = Rules(base, space)
         pipelines = list(shapes(base, space))
         self.shapes = [one for one in pipelines if isinstance(one, Shape)]
@@ -200,7 +199,7 @@ class _Legality:
             return None
         if (allowed, each) not in known:
             counts: Counter[str] = Counter()
-            known[allowed, each] = self.cells(self.base, self.shapes, grid, allowed, each, counts), counts
+            known[allowed, each] = legal_cells(self.base, self.shapes, grid, allowed, each, counts), counts
         legal, counts = known[allowed, each]
         self.ruled_out.update(counts)
         return LegalStyle(style, legal, choices.trainings, choices.options) if len(legal) else None

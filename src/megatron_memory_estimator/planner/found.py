@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +34,6 @@ class Plan:
     tokens_per_s_gpu: float
     peak_allocated_bytes: int
     needed: Range
-    alike: tuple[Plan, ...] = ()
-    """Other plans of its idea that are nearly as good (`ideas.py`)."""
 
     @property
     def virtual(self) -> int:
@@ -72,32 +69,32 @@ class Plan:
         return f"<Plan {layout}: {self.tokens_per_s_gpu:,.0f} tokens/s/GPU, {self.peak_allocated_bytes / GIB:.2f} GiB allocated>"
 
 
-OBJECTIVES: dict[str, Callable[[Plan], tuple[float, float]]] = {
-    "throughput": lambda plan: (plan.step, plan.step),
-    "memory": lambda plan: (plan.peak_allocated_bytes, plan.step),
-    "head-room": lambda plan: (plan.needed.high, plan.step),
-}
-"""What plans are ordered by, the least first."""
+OBJECTIVES = ("throughput", "memory", "head-room")
+"""What plans are ordered by, the best first."""
 
 
 @dataclasses.dataclass
 class Found:
-    """The result of a search: the best plans that fit, the front of memory against time, and counts of all others."""
+    """The result of a search: the best plans that fit, each better than those before it in one figure, and counts of all layouts."""
 
     space: Space
     limit: int
     objective: str = "throughput"
     plans: list[Plan] = field(default_factory=list)
-    front: list[Plan] = field(default_factory=list)
     apart: list[Plan] = field(default_factory=list)
     """Tight plans that are better than the first one that fits, where they are not ranked with the others: a few."""
     legal: int = 0
-    fits: int = 0
-    tight: int = 0
     too_large: int = 0
+    """Layouts that surely do not fit."""
+    evaluated: int = 0
+    """Layouts that were evaluated: all others cannot be better than the plans."""
+    fits: int = 0
+    """Of those, how many fit."""
+    tight: int = 0
+    """How many of them may fit."""
     illegal: Counter[str] = field(default_factory=Counter)
     least: Plan | None = None
-    """The legal layout that needs least memory, whether it fits or not."""
+    """The legal layout that needs least memory, where none fits."""
     efficiency: Efficiency | None = None
     """The rates that step times were computed with, where they are not the GPU's own."""
     interrupted: bool = False
@@ -113,7 +110,7 @@ class Found:
 
     def __repr__(self) -> str:
         best = f", the first {self.plans[0]!r}" if self.plans else ""
-        return f"<Found {len(self.plans)} plans; {self.fits:,} of {self.legal:,} legal layouts fit {self.limit / GIB:.2f} GiB{best}>"
+        return f"<Found {len(self.plans)} plans of {self.legal:,} legal layouts on {self.limit / GIB:.2f} GiB{best}>"
 
     def table(self) -> list[dict[str, Any]]:
         """One record per plan with plain numbers, units in the names of the columns."""

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import ConfigError, LayoutError, StoppedError
 from ..inputs.searched import RECOMPUTE, SWITCHES
@@ -77,28 +76,28 @@ def plan(
     fewest_gpus: bool = False,
     every: bool = False,
     efficiency: Efficiency | None = None,
-    workers: int = 1,
     progress: Callable[[float, Found], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Planned:
     """The best layouts of a job's model and training.
 
     `axes` says what is searched, by name or short name: "4", "1,2,4", "2-16", "not:8"; the rest is searched whole, but for recomputation
-    and switches that the job was given. A model by name is planned with what published recipes share (`habits.py`). Without num_gpus the
-    job's own number is taken, without a global batch the job's own. `top` counts ideas (`ideas.py`), or with `every` plans. `limit` is
-    bytes of a GPU. With `fewest_gpus` the smallest number of GPUs that trains and resumes the model is sought, and the smallest that trains
-    it; with two `workers` a large space is shared with a second process (Linux). Where NumPy is missing, a small space is searched all the
-    same (`plain.py`), and NumPyError refuses a large one. `stop` is asked again and again while it searches; once it says True,
-    StoppedError says how far the search got. A deadline is `lambda: time.monotonic() > deadline`.
-    Raises LayoutError where nothing is legal, ConfigError for words that make no sense.
+    and switches that the job was given. A model by name is planned with what published recipes share. Without num_gpus the job's own
+    number is taken, without a global batch the job's own. A plan that another one beats in speed and memory is left out, unless `every`
+    plan is asked for. `limit` is bytes of a GPU. With `fewest_gpus` the smallest number of GPUs that trains and resumes the model is
+    sought, and the smallest that trains it. `stop` is asked again and again while it searches; once it says True, StoppedError says how
+    far it got. A deadline is `lambda: time.monotonic() > deadline`.
+    Raises LayoutError where nothing is legal, ConfigError for words that make no sense, NumPyError for a large space without NumPy.
     """
-    words, (search, said_of_it) = dict(axes or {}), _engine(workers)
+    from .search import Shared, search
+
+    words = dict(axes or {})
     fixed(words, dict(job.given), job)
     limit = job.gpu.memory_bytes if limit is None else limit
-    worlds = worlds_of(job, words) if "num_gpus" in words else ()
-    words.pop("num_gpus", None)
+    worlds = worlds_of(job, {"num_gpus": words.pop("num_gpus")}) if "num_gpus" in words else ()
+    shared = Shared({}, {})
 
-    def on(gpus: tuple[int, ...], asked: TrainingJob) -> Planned:
+    def on(gpus: tuple[int, ...], asked: TrainingJob, *, nearest: bool) -> Planned:
         own, habits = with_habits(asked, gpus, complete=complete)
         base, said = base_job(own, gpus, global_batch_size)
         space = space_of(base, {**words, "num_gpus": ",".join(map(str, gpus))}, everything=complete)
@@ -114,11 +113,12 @@ def plan(
             tight=tight,
             progress=progress,
             stop=stop,
-            nearest=not fewest_gpus,
-            folded=not every,
+            nearest=nearest,
+            every=every,
+            shared=shared,
         )
         found.asked, found.habits = own, habits.settings
-        return Planned(found, (*habits.said, *said, *said_of_it))
+        return Planned(found, (*habits.said, *said))
 
     if not fewest_gpus:
         return _held(on, worlds or (job.layout.world_size,), job)
@@ -130,25 +130,14 @@ def worlds_of(job: TrainingJob, words: Mapping[str, str]) -> tuple[int, ...]:
     return space_of(job, {"num_gpus": words["num_gpus"]}).num_gpus if "num_gpus" in words else (job.layout.world_size,)
 
 
-def _engine(workers: int) -> tuple[Callable[..., Found], tuple[str, ...]]:
-    """What searches, and what is said of it: without NumPy, layouts are taken one after the other."""
-    try:
-        from .search import search
-    except ImportError as error:
-        if error.name != "numpy":
-            raise
-        from .plain import search as plain
-
-        return plain, ("searched without NumPy: one layout after the other",)
-    return partial(search, workers=workers), ()
-
-
 CHECKPOINTS = ("load", "save")
 """Phases that a run is never in that is not resumed."""
 
 
-On = Callable[[tuple[int, ...], TrainingJob], Planned]
-"""The search on some numbers of GPUs."""
+class On(Protocol):
+    """The search on some numbers of GPUs; `nearest`: with the layout that needs least, where none fits."""
+
+    def __call__(self, gpus: tuple[int, ...], asked: TrainingJob, *, nearest: bool) -> Planned: ...
 
 
 def _in_phases(job: TrainingJob, phases: tuple[str, ...]) -> TrainingJob:
@@ -163,22 +152,21 @@ def _training(job: TrainingJob) -> TrainingJob:
 
 def _held(on: On, worlds: tuple[int, ...], job: TrainingJob) -> Planned:
     """The plans that hold every phase of the run; where there is none, those that train."""
-    found, alone = on(worlds, job), _training(job)
-    if found.found.plans or found.found.interrupted or alone.env.phases == job.env.phases:
+    alone = _training(job)
+    same = alone.env.phases == job.env.phases
+    found = on(worlds, job, nearest=same)
+    if found.found.plans or found.found.interrupted or same:
         return found
-    try:
-        trains = on(worlds, alone)
-    except StoppedError:
-        return found
+    trains = on(worlds, alone, nearest=False)
     if not trains.found.plans:
-        return found
+        return on(worlds, job, nearest=True)
     every, result = job.env.phases, trains.found
 
     def judged(plans: list[Plan]) -> list[Plan]:
-        return [replace(one, job=_in_phases(one.job, every), alike=tuple(judged([*one.alike]))) for one in plans]
+        return [replace(one, job=_in_phases(one.job, every)) for one in plans]
 
     result.trains_only, result.asked = True, result.asked and _in_phases(result.asked, every)
-    result.plans, result.apart, result.front = judged(result.plans), judged(result.apart), judged(result.front)
+    result.plans, result.apart = judged(result.plans), judged(result.apart)
     return trains
 
 
@@ -225,7 +213,7 @@ def _first(on: On, tried: list[int], job: TrainingJob) -> Planned | None:
     searched = False
     for gpus in tried:
         try:
-            one = on((gpus,), job)
+            one = on((gpus,), job, nearest=False)
         except LayoutError as error:
             refused = error
             continue

@@ -1,45 +1,92 @@
-"""Every legal layout of a space: its memory, its step time, and what was ruled out by which rule.
+"""The best layouts of a space: the most promising first, until no other can be better.
 
-Layouts ranked and counted many at a time, as they come.
-
-Random layouts of a space.
-
-A second process beside a search, with half of its work.
-
-The legal cells of a space as arrays, for all pipelines and degrees at once.
+Bounds from below (`bounds.py`) say of every layout what it takes and needs at least. They are found where a search gets to: first for any
+recomputation, then for each. Layouts are evaluated one by one, as `estimate` does it, in the order of their bounds; once the bounds of
+all others are behind the plans that were found, these are the best. So few are evaluated, and their figures are those of `estimate`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
+import dataclasses
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
+from random import Random
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from ..errors import NumPyError
 from ..job.hardware import GIB
+from ..job.layout import Layout
 from ..job.training_job import TrainingJob
-from ..legality.pipeline import schedule
-from ..throughput.machine import Efficiency, machine
-from .arrays.view import Figures
-from .cell_ideas import best_of_each
-from .counting import Ask, LegalSpace, legal_space
-from .evaluation import Evaluation
+from ..throughput.machine import Efficiency, Machine, machine
+from .bounds import ROUNDED, Bound, Bounds, Pipelines
+from .counting import LegalSpace, LegalStructure, LegalStyle, legal_space
+from .exact import Exact
 from .found import Found, Plan
-from .outcome import Progress, Watch, begun, ended, nothing_legal, retimed
-from .places import Place, plan_of
-from .ranking import MOST_GIB, Counts, Ranking, ranking_of
-from .space.axes import Space
+from .outcome import Progress, Watch, begun, nothing_legal
+from .sharing import Grids
+from .space.axes import AXES, Space
+from .space.choices import training_with
 from .space.defaults import completed
-from .space.legal import BATCH, replicas
-from .space.points import Array, Cells, Grid, Shape
+from .space.points import Cells, Grid, at_point
 
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
+APART = 3
+"""Tight layouts that are looked for beside those that fit."""
+ROOM = GIB
+"""Bytes that a plan needs less than a faster one, to be worth a line."""
+NEAR = 1.01
+"""So much faster is a plan than a smaller one, to be worth a line."""
+
+
+MOST = 6_000 if sys.platform == "emscripten" else 60_000
+"""Legal layouts of a space that is searched without NumPy: a second for some three thousand, several in a browser."""
+
+
+class Objective(NamedTuple):
+    """What plans are ordered by, and what a plan behind another one must be better in: of bounds, and of plans."""
+
+    key: Callable[[Bound], Any]
+    other: Callable[[Bound], Any]
+    of: Callable[[Plan], tuple[float, float]]
+    worth: Callable[[float], float]
+    """The most of the other figure that is worth a line behind a plan with so much."""
+    timed: bool = False
+    """Whether seconds are the order."""
+
+
+def _less(high: float) -> float:
+    return high - ROOM
+
+
+def _faster(step: float) -> float:
+    return step / NEAR
+
+
+OBJECTIVES = {
+    "throughput": Objective(lambda b: b.step, lambda b: b.high, lambda p: (p.step, p.needed.high), _less, True),
+    "memory": Objective(lambda b: b.peak, lambda b: b.step, lambda p: (p.peak_allocated_bytes, p.step), _faster),
+    "head-room": Objective(lambda b: b.high, lambda b: b.step, lambda p: (p.needed.high, p.step), _faster),
+}
+LEAST = Objective(lambda b: b.low, lambda b: b.step, lambda p: (p.needed.low, p.step), _faster)
+"""What comes nearest where nothing fits."""
+
+
+class Shared(NamedTuple):
+    """What searches of one model have in common: units that were traced, and legal spaces with what is ruled out."""
+
+    units: dict[Any, Grids]
+    legal: dict[Any, tuple[LegalSpace, Counter[str]]]
+
+    def legal_space(self, base: TrainingJob, found: Found, watch: Watch) -> LegalSpace:
+        """The legal layouts of a space; counts what is ruled out."""
+        key = found.space, base.training.global_batch_size
+        if key not in self.legal:
+            ruled_out: Counter[str] = Counter()
+            self.legal[key] = legal_space(base, found.space, ruled_out, watch.ask), ruled_out
+        legal, ruled_out = self.legal[key]
+        found.illegal.update(ruled_out)
+        return legal
 
 
 def search(
@@ -52,314 +99,334 @@ def search(
     everything: bool = False,
     efficiency: Efficiency | None = None,
     tight: bool = False,
-    workers: int = 1,
     progress: Progress | None = None,
     stop: Callable[[], bool] | None = None,
     nearest: bool = True,
-    folded: bool = False,
+    every: bool = False,
+    shared: Shared | None = None,
 ) -> Found:
     """All legal layouts of a space for the job's model and global batch; the `best` that fit, by the objective.
 
-    `limit` is the memory of a GPU in bytes (default: all of it); with `tight`, layouts that fit unless memory is fragmented count too.
-    With two `workers` a large space is shared with a second process (Linux). Raises LayoutError when the space holds no legal layout,
-    ConfigError for axes that make no sense. KeyboardInterrupt ends it with the best so far; StoppedError where `stop`, asked between
-    pieces of work, says True. Without `nearest` no `least` layout is sought where nothing fits. With `folded`, the `best` ideas, each as
-    one plan with those that are nearly as good beside it (`ideas.py`).
+    A plan that another one beats in the objective and in memory (or, by memory, in seconds) is left out, unless `every` plan is asked
+    for. `limit` is the memory of a GPU in bytes (default: all of it); with `tight`, layouts that fit unless memory is fragmented count
+    too. Raises LayoutError when the space holds no legal layout, ConfigError for axes that make no sense. KeyboardInterrupt ends it with
+    the best so far; StoppedError where `stop`, asked between pieces of work, says True. Without `nearest` no `least` layout is sought where
+    nothing fits. Without NumPy a space of more than `MOST` layouts is refused (NumPyError). `shared` is what other searches of the same
+    model have found.
     """
     found = begun(base, space, objective, limit, efficiency, everything=everything)
-    ranking = ranking_of(best, objective, found.limit, tight=tight, folded=folded)
     watch = Watch(found.space.num_gpus, stop)
-    legal = LegalSpace((), ())
     try:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            legal = legal_space(base, found.space, found.illegal, watch.ask, cells)
-            found.legal = legal.layouts
-            if not found.legal:
-                raise nothing_legal(base, found, watch, cells)
-            evaluation = Evaluation(base, machine(base.gpu, efficiency, base.env.network_gbs), legal)
-            _Search(evaluation, found, ranking, watch, workers, progress).run(nearest=nearest)
+        shared = shared or Shared({}, {})
+        legal = shared.legal_space(base, found, watch)
+        found.legal = watch.total = legal.layouts
+        if not found.legal:
+            raise nothing_legal(base, found, watch)
+        one = _Search(base, legal, found, watch, progress, shared.units)
+        if not one.arrays and found.legal > MOST:
+            raise too_large(found)
+        one.run(OBJECTIVES[objective], best, tight=tight, every=every)
+        if nearest and not found.plans:
+            one.least()
     except KeyboardInterrupt:
         found.interrupted = True
-    return ended(found, ranking, base, legal)
+    return found
+
+
+def too_large(found: Found) -> NumPyError:
+    """The refusal of a space with more layouts than are bounded one after the other."""
+    values = {name: len(getattr(found.space, name)) for name in AXES}
+    several = sorted((name for name in AXES if values[name] > 1), key=values.__getitem__, reverse=True)
+    axes = ", ".join(f"{name} ({values[name]} values)" for name in several[:4])
+    return NumPyError(
+        f"without NumPy a space of at most {MOST:,} legal layouts is searched, and this one has {found.legal:,}; list fewer values of "
+        f"{axes}, or search where NumPy is installed"
+    )
 
 
 def sampled(base: TrainingJob, space: Space, count: int, seed: int) -> list[Plan]:
     """So many random legal layouts of a space with their figures, whether they fit or not. Raises LayoutError where there is none."""
     found = Found(completed(space, base), base.gpu.memory_bytes)
     watch = Watch(found.space.num_gpus)
-    sampler = Sampler(count, np.random.default_rng(seed))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        legal = legal_space(base, found.space, found.illegal, watch.ask, cells)
-        if not legal.layouts:
-            raise nothing_legal(base, found, watch, cells)
-        evaluation = Evaluation(base, machine(base.gpu, None, base.env.network_gbs), legal)
-        for piece in evaluation.pieces(range(len(legal.structures)), None, watch.ask):
-            sampler.offer(len(piece.figures.step), piece.place)
-    return [retimed(plan_of(base, legal, place), None) for _, place in sampler.kept]
+    legal = legal_space(base, found.space, found.illegal, watch.ask)
+    if not legal.layouts:
+        raise nothing_legal(base, found, watch)
+    one = _Search(base, legal, found, watch, None, {})
+    chosen = sorted(Random(seed).sample(range(legal.layouts), min(count, legal.layouts)))
+    plans, before = [], 0
+    for group in one.groups():
+        inner = len(group.style.trainings) * len(group.style.options)
+        for number in chosen:
+            if before <= number < before + len(group.at) * inner:
+                cell, rest = divmod(number - before, inner)
+                training, option = divmod(rest, len(group.style.options))
+                plans.append(one.plan(group, training, option, cell))
+        before += len(group.at) * inner
+    return plans
 
 
-class _Half(NamedTuple):
-    """What a process beside this one found."""
+class Group(NamedTuple):
+    """Cells that are bounded together: of one structure and style all, or a single one where NumPy is missing."""
 
-    ranking: Ranking
-    counts: Counts
-    interrupted: bool
+    number: int
+    grid: Grid
+    style: LegalStyle
+    cells: Cells
+    at: Sequence[int]
+    """Their places among the cells of the style."""
+    bounds: Bounds
+
+
+class Block(NamedTuple):
+    """Layouts of a group with one training and option that may fit, the most promising first: their bounds, and their cells."""
+
+    group: Group
+    training: int
+    option: int
+    keys: list[float]
+    passes: list[float]
+    others: list[float]
+    surely: list[bool]
+    """Whether the bound of the high end fits."""
+    cells: list[int]
+
+
+class Timed(NamedTuple):
+    """A layout of a block whose step is known exactly."""
+
+    block: Block
+    at: int
 
 
 class _Search:
-    """The evaluation of all legal layouts, ranked and counted as they come."""
-
     def __init__(
         self,
-        evaluation: Evaluation,
+        base: TrainingJob,
+        legal: LegalSpace,
         found: Found,
-        ranking: Ranking,
         watch: Watch,
-        workers: int,
         progress: Progress | None,
+        known: dict[Any, Grids],
     ) -> None:
-        self.evaluation, self.found, self.ranking, self.watch = evaluation, found, ranking, watch
-        self.judge = Judge(ranking)
-        self.workers, self.progress = workers, progress
-        self.best: Place | None = None
+        self.base, self.legal, self.found, self.watch, self.progress, self.known = (
+            base, legal, found, watch, progress, known,
+        )  # fmt: skip
+        self.machine: Machine = machine(base.gpu, found.efficiency, base.env.network_gbs)
+        self.exact, self.arrays = Exact(self.machine), _has_numpy()
+        self.plans: dict[tuple[int, int, int, int], Plan] = {}
 
-    def run(self, *, nearest: bool) -> None:
-        """Memory and time of every legal layout."""
-        self._all(self.found.limit)
-        if nearest and (self.ranking.least is None or self.ranking.least.low > self.found.limit):
-            # nothing fits: what comes nearest wants every layout evaluated
-            self.found.fits = self.found.tight = self.found.too_large = 0
-            self._all(None)
+    def groups(self) -> Iterator[Group]:
+        """The cells of the space, those together that arrays hold."""
+        counts = [
+            pair
+            for structure in self.legal.structures
+            for style in structure.styles
+            for pair in zip(style.cells.shape, style.cells.count, strict=True)
+        ]
+        pipelines = Pipelines(self.base, self.legal.shapes, counts, arrays=self.arrays)
+        number = 0
+        for structure in self.legal.structures:
+            for style in structure.styles:
+                for grid, cells, at in self._parts(structure, style):
+                    key = (grid.points, grid.micro, style.style)
+                    known = self.known.setdefault(key, Grids())
+                    bounds = Bounds(self.base, self.machine, pipelines, grid, style.style, cells, known)
+                    yield Group(number, grid, style, cells, at, bounds)
+                    number += 1
 
-    def _all(self, limit: int | None) -> None:
-        legal = self.evaluation.legal
-        split = halves(legal) if self.workers > 1 and self.evaluation.tabled else None
-        if split is None:
-            self._evaluate(range(len(legal.structures)), limit, self.watch.ask)
-        else:
-            self._evaluate_beside(*split, limit)
-
-    def _evaluate(self, chosen: Sequence[int], limit: int | None, ask: Ask) -> None:
-        watch, structures = self.watch, self.evaluation.legal.structures
-        watch.done, watch.total = 0, sum(structures[number].layouts for number in chosen)
-        for piece in self.evaluation.pieces(chosen, limit, ask):
-            self._count(self.judge.judge(piece.figures, piece.place, piece.ideas))
-            watch.done += len(piece.figures.step)
-            ask()
-            if self.progress is not None:
-                self._best_so_far()
-                self.progress(watch.done / watch.total, self.found)
-
-    def _best_so_far(self) -> None:
-        place = self.ranking.top[0][2] if self.ranking.top else None
-        if place is not None and place is not self.best:
-            self.best = place
-            plan = plan_of(self.evaluation.base, self.evaluation.legal, place)
-            self.found.plans = [retimed(plan, self.found.efficiency)]
-
-    def _count(self, counts: Counts) -> None:
-        fits, tight, too_large = counts
-        self.found.fits += fits
-        self.found.tight += tight
-        self.found.too_large += too_large
-
-    def _evaluate_beside(self, mine: Sequence[int], theirs: Sequence[int], limit: int | None) -> None:
-        """Half of the structures here, half in a process beside this one."""
-
-        def half(ask: Ask) -> _Half:
-            self.progress = None
-            interrupted = False
-            try:
-                self._evaluate(theirs, limit, ask)
-            except KeyboardInterrupt:
-                interrupted = True
-            return _Half(self.ranking, (self.found.fits, self.found.tight, self.found.too_large), interrupted)
-
-        other, interrupted = beside(lambda: self._evaluate(mine, limit, self.watch.ask), half, self.watch.ask)
-        if other is not None:
-            self.ranking.join(other.ranking)
-            self._count(other.counts)
-            interrupted = interrupted or other.interrupted
-        elif not interrupted:
-            self._evaluate(theirs, limit, self.watch.ask)
-        if interrupted:
-            raise KeyboardInterrupt
-
-
-Ideas = Callable[[Array], Array]
-"""A number for each of some layouts: equal ones are of one idea."""
-
-
-class Judge:
-    """What puts layouts into a ranking."""
-
-    def __init__(self, ranking: Ranking) -> None:
-        self.ranking = ranking
-        self.reach = np.full(MOST_GIB, np.inf)
-        """Seconds of the fastest layout so far with so many GiB or less."""
-
-    def judge(self, figures: Figures, place: Callable[[int], Place], ideas: Ideas) -> Counts:
-        """Keep what is best of some layouts, and count them."""
-        ranking = self.ranking
-        fits = figures.high <= ranking.limit
-        fitting, too_large = int(np.count_nonzero(fits)), int(np.count_nonzero(figures.low > ranking.limit))
-        lowest = int(figures.low.argmin())
-        if figures.low[lowest] < (np.inf if ranking.least is None else ranking.least.low):
-            ranking.least = place(lowest)
-        taken = figures.low <= ranking.limit if ranking.tight else fits
-        if taken.any():
-            _rank(ranking, taken, figures, place, ideas)
-            self._extend_front(taken, figures, place)
-        if ranking.apart is not None:
-            _rank(ranking.apart, (figures.low <= ranking.limit) & ~fits, figures, place, ideas)
-        return fitting, len(fits) - fitting - too_large, too_large
-
-    def _extend_front(self, fits: Array, figures: Figures, place: Callable[[int], Place]) -> None:
-        front, reach = self.ranking.front, self.reach
-        room = np.minimum(figures.peak / GIB, MOST_GIB - 1).astype(np.int32)
-        better = np.nonzero(fits & (figures.step < reach.take(room)))[0]
-        if not len(better):
+    def _parts(self, structure: LegalStructure, style: LegalStyle) -> Iterator[tuple[Grid, Cells, Sequence[int]]]:
+        grid, cells = structure.grid, style.cells
+        if self.arrays:
+            yield grid, cells, range(len(cells))
             return
-        order = better[np.lexsort((figures.step[better], room[better]))]
-        firsts = np.unique(room[order], return_index=True)[1]
-        for index in order[firsts].tolist():
-            at, step = int(room[index]), float(figures.step[index])
-            if step < reach[at]:
-                front[at] = place(index)
-                reach[at:] = np.minimum(reach[at:], step)
+        for at in range(len(cells)):
+            one = cells.at(slice(at, at + 1))
+            (point,), (micro,) = one.point, one.micro
+            alone = dataclasses.replace(grid, points=(grid.points[point],), micro=(grid.micro[micro],))
+            yield alone, dataclasses.replace(one, point=(0,), micro=(0,)), (at,)
+
+    def run(self, objective: Objective, best: int, *, tight: bool, every: bool) -> None:
+        """Find the plans, and tight ones that are better."""
+        found, queue = self.found, _Queue(self, objective, self.found.limit)
+        try:
+            for plan in queue.plans(tight=tight, every=every):
+                found.plans.append(plan)
+                if len(found.plans) == best:
+                    break
+        except KeyboardInterrupt:
+            found.plans += queue.evaluated()[: best - len(found.plans)]
+            raise
+        finally:
+            first = objective.of(found.plans[0]) if found.plans else None
+            found.apart = [one for one in queue.apart if first is None or objective.of(one) < first]
+
+    def least(self) -> None:
+        """The layout that needs least memory, whether it fits or not: none needs less, but for what bounds are rounded by."""
+        before = self.found.evaluated, self.found.fits, self.found.tight, self.found.too_large
+        self.found.least = next(_Queue(self, LEAST, None, exactly=False).plans(tight=True, every=False))
+        self.found.evaluated, self.found.fits, self.found.tight, self.found.too_large = before
+
+    def plan(self, group: Group, training: int, option: int, cell: int) -> Plan:
+        """A layout with its figures."""
+        key = group.number, training, option, cell
+        if key not in self.plans:
+            self.plans[key] = self._plan(group, training, option, cell)
+        return self.plans[key]
+
+    def _plan(self, group: Group, training: int, option: int, cell: int) -> Plan:
+        base, cells, grid = self.base, group.cells, group.grid
+        shape, world, point, micro, count = (
+            int(column[cell]) for column in (cells.shape, cells.world, cells.point, cells.micro, cells.count)
+        )
+        name, chosen = group.style.trainings[training]
+        style, gpus = group.style.style, grid.worlds[world]
+        layout = dataclasses.replace(
+            at_point(self.legal.shapes[shape].layout, grid.points[point], style, moe=bool(base.model.num_moe_experts)),
+            world_size=gpus,
+            num_distributed_optimizer_instances=base.layout.num_distributed_optimizer_instances,
+        )
+        t = dataclasses.replace(training_with(chosen, group.style.options[option]), micro_batch_size=grid.micro[micro])
+        job = dataclasses.replace(base, layout=layout, training=t, num_microbatches=count, assumptions=())
+        step, peak, needed = self.exact.figures(job)
+        assert t.global_batch_size is not None
+        tokens = t.global_batch_size * t.seq_length / step / gpus
+        return Plan(job, name, style.precision, step, tokens, peak, needed)
+
+    def said(self, done: int) -> None:
+        """Tell how far the search is, and stop where its caller wants no more."""
+        self.watch.done = done
+        self.watch.ask()
+        if self.progress is not None:
+            self.progress(done / self.watch.total, self.found)
 
 
-def _rank(ranking: Ranking, taken: Array, figures: Figures, place: Callable[[int], Place], ideas: Ideas) -> None:
-    """Keep the best of the layouts that a ranking takes."""
-    key = {"throughput": figures.step, "memory": figures.peak, "head-room": figures.high}[ranking.objective]
-    chosen = np.nonzero(taken & (key <= ranking.worst()))[0]
-    if not len(chosen):
-        return
-    if ranking.folded:
-        chosen = chosen[best_of_each(key[chosen], figures.step[chosen], ideas(chosen), ranking.best)]
-    elif len(chosen) > ranking.best:
-        chosen = chosen[np.lexsort((figures.step[chosen], key[chosen]))[: ranking.best]]
-    ranking.add([(float(key[i]), float(figures.step[i]), place(int(i))) for i in chosen])
+class _Queue:
+    """Layouts in the order of what they take at least; those that were evaluated, of what they take.
 
-
-class Sampler:
-    """The places with the smallest of random numbers: each place is as likely as any other."""
-
-    def __init__(self, count: int, random: np.random.Generator) -> None:
-        self.count, self.random = count, random
-        self.kept: list[tuple[float, Place]] = []
-
-    def offer(self, size: int, place: Callable[[int], Place]) -> None:
-        """Draw a number for each of so many places."""
-        drawn = self.random.random(size)
-        worst = self.kept[-1][0] if len(self.kept) >= self.count else 1.0
-        chosen = np.nonzero(drawn < worst)[0]
-        chosen = chosen[np.argsort(drawn[chosen])[: self.count]]
-        self.kept += [(float(drawn[i]), place(int(i))) for i in chosen]
-        self.kept = sorted(self.kept, key=lambda item: item[0])[: self.count]
-
-
-T = TypeVar("T")
-MANY = 100_000
-"""Legal layouts from which on a second process is worth its start."""
-
-
-def halves(legal: LegalSpace) -> tuple[list[int], list[int]] | None:
-    """The structures by number in two halves of as much work; None where a second process cannot be had or is not worth its start."""
-    structures = legal.structures
-    if legal.layouts < MANY or len(structures) < 2 or not sys.platform.startswith("linux"):
-        return None
-    numbers: tuple[list[int], list[int]] = ([], [])
-    work = [0, 0]
-    cost = [sum(len(style.trainings) for style in structure.styles) for structure in structures]
-    for number in sorted(range(len(structures)), key=cost.__getitem__, reverse=True):
-        side = int(work[0] > work[1])
-        numbers[side].append(number)
-        work[side] += cost[number]
-    return sorted(numbers[0]), sorted(numbers[1])
-
-
-def beside(mine: Callable[[], None], theirs: Callable[[Ask], T], ask: Ask) -> tuple[T | None, bool]:
-    """What `theirs` gives in a process beside this one while `mine` runs here, and whether it was interrupted.
-
-    None where that process was killed. `theirs` takes what it asks between pieces of work; `ask` is asked here. An interrupt ends
-    both early, and the result is what there is.
+    Without a `limit` every layout is taken.
     """
-    import multiprocessing
 
-    context = multiprocessing.get_context("fork")
-    near, far = context.Pipe(duplex=False)
-    child = context.Process(target=_send, args=(theirs, far), daemon=True)
-    child.start()
-    far.close()
-    interrupted = False
+    def __init__(self, search: _Search, objective: Objective, limit: int | None, *, exactly: bool = True) -> None:
+        self.search, self.objective, self.limit, self.exactly = search, objective, limit, exactly
+        self.apart: list[Plan] = []
+        self.heap: list[tuple[float, float, int, int, Any]] = []
+        """Bounds, a rank of equals, a number that tells entries apart, and a group, a block and how far it is, or a plan."""
+        self.number = self.done = 0
+
+    def plans(self, *, tight: bool, every: bool) -> Iterator[Plan]:
+        """The plans in order, each better than those before it in one figure, or every one."""
+        for group in self.search.groups():
+            self._enter(group)
+            self.search.said(self.done)
+        most, first = float("inf"), True
+        while self.heap:
+            _, other, _, _, entry = heappop(self.heap)
+            if isinstance(entry, Plan):
+                if other <= most:
+                    most, first = float("inf") if every else self.objective.worth(other), False
+                    yield entry
+            elif isinstance(entry, Group):
+                self._expand(entry)
+            elif isinstance(entry, Timed):
+                if self._wanted(*entry, most=most, tight=tight, first=first):
+                    self._evaluate(*entry, tight=tight)
+            else:
+                self._next(*entry, most=most, tight=tight, first=first)
+            self.search.said(self.done)
+
+    def evaluated(self) -> list[Plan]:
+        """Plans that were evaluated and not yet given, in order."""
+        return [entry for *_, entry in sorted(self.heap, key=lambda one: one[:4]) if isinstance(entry, Plan)]
+
+    def _push(self, key: float, other: float, entry: Any, rank: int = 0) -> None:
+        heappush(self.heap, (key, other, rank, self.number, entry))
+        self.number += 1
+
+    def _enter(self, group: Group) -> None:
+        """A group whose cells may fit with some recomputation."""
+        trainings, found = group.style.trainings, self.search.found
+        best: float | None = None
+        for bound in group.bounds.least(trainings[0][1], group.style.options):
+            keys, lows = _values(self.objective.key(bound)), _values(bound.low)
+            hopeful = [key for key, low in zip(keys, lows, strict=True) if self.limit is None or low <= self.limit]
+            found.too_large += (len(keys) - len(hopeful)) * len(trainings)
+            if not hopeful:
+                self.done += len(keys) * len(trainings)
+            best = min(hopeful if best is None else [best, *hopeful], default=best)
+        if best is not None:
+            self._push(best, 0.0, group)
+
+    def _expand(self, group: Group) -> None:
+        """The layouts of a group with each recomputation."""
+        for number, (_, training) in enumerate(group.style.trainings):
+            for option, bound in enumerate(group.bounds.of(training, group.style.options)):
+                self._add(group, number, option, bound)
+            self.search.said(self.done)
+
+    def _add(self, group: Group, training: int, option: int, bound: Bound) -> None:
+        keys, others, lows, highs, passes = map(
+            _values, (self.objective.key(bound), self.objective.other(bound), bound.low, bound.high, bound.passes)
+        )
+        limit = float("inf") if self.limit is None else self.limit
+        cells = sorted((at for at, low in enumerate(lows) if low <= limit), key=keys.__getitem__)
+        self.done += len(lows)
+        if cells:
+            block = Block(
+                group, training, option, [keys[at] for at in cells], [passes[at] for at in cells], [others[at] for at in cells],
+                [highs[at] <= limit for at in cells], cells,
+            )  # fmt: skip
+            self._push(block.keys[0], 0.0, (block, 0))
+
+    def _next(self, block: Block, at: int, *, most: float, tight: bool, first: bool) -> None:
+        """The next layout of a block that may be worth a line: timed exactly, or evaluated where its seconds are not the order."""
+        while at < len(block.cells) and not self._wanted(block, at, most=most, tight=tight, first=first):
+            at += 1
+        if at + 1 < len(block.cells):
+            self._push(block.keys[at + 1], 0.0, (block, at + 1))
+        if at < len(block.cells):
+            key = block.keys[at]
+            if self.objective.timed and self.search.legal.shapes[block.group.cells.shape[block.cells[at]]].pp > 1:
+                _, training = block.group.style.trainings[block.training]
+                longer = block.group.bounds.passes(training, block.cells[at]) - block.passes[at]
+                key += max(longer, 0.0) * ROUNDED
+            self._push(key, 0.0, Timed(block, at))
+
+    def _wanted(self, block: Block, at: int, *, most: float, tight: bool, first: bool) -> bool:
+        surely = block.surely[at] or tight or (first and len(self.apart) < APART)
+        return surely and block.others[at] <= most
+
+    def _evaluate(self, block: Block, at: int, *, tight: bool) -> None:
+        plan, found = self.search.plan(block.group, block.training, block.option, block.cells[at]), self.search.found
+        found.evaluated += 1
+        limit = plan.needed.high if self.limit is None else self.limit
+        if plan.needed.high <= limit:
+            found.fits += 1
+        elif plan.needed.low <= limit:
+            found.tight += 1
+            if not tight and len(self.apart) < APART:
+                self.apart.append(plan)
+        else:
+            found.too_large += 1
+        if plan.needed.high <= limit or (tight and plan.needed.low <= limit):
+            key, other = self.objective.of(plan)
+            self._push(key if self.exactly else key * ROUNDED, other, plan, _plainness(plan.job.layout))
+
+
+def _plainness(layout: Layout) -> int:
+    """0 for layers split evenly over stages, 1 for other counts on the first or the last, 2 for a layout in words."""
+    if layout.pipeline_model_parallel_layout is not None:
+        return 2
+    return int((layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage) != (None, None))
+
+
+def _values(found: Any) -> list[float]:
+    """One for each cell."""
+    return [found] if isinstance(found, float) else found.tolist()
+
+
+def _has_numpy() -> bool:
     try:
-        mine()
-        while not near.poll(0.1):
-            ask()
-    except KeyboardInterrupt:
-        interrupted = True
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child.pid or 0, signal.SIGINT)
-    except BaseException:
-        child.terminate()
-        child.join()
-        raise
-    result: T | None = None
-    with contextlib.suppress(EOFError):  # it was killed
-        result = near.recv()
-    child.join()
-    return result, interrupted
-
-
-def _send(theirs: Callable[[Ask], T], pipe: Connection) -> None:
-    """Work and send, as long as the process that asked is there."""
-    parent = os.getppid()
-
-    def ask() -> None:
-        if os.getppid() != parent:
-            os._exit(1)
-
-    try:
-        result = theirs(ask)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        pipe.send(result)
-    except KeyboardInterrupt:  # outside a piece of work: nothing of it is sent
-        os._exit(0)
-
-
-def cells(
-    job: TrainingJob, shapes: Sequence[Shape], grid: Grid, allowed: Sequence[bool], each: int, ruled_out: Counter[str]
-) -> Cells:
-    """The legal cells of the allowed points. Every cell stands for `each` layouts in the counts of what is ruled out."""
-    sizes = replicas(job, shapes, grid, allowed, each, ruled_out)
-    parts = [
-        _of_shape(job, number, shape, np.array(sizes[shape.pp]), grid, each, ruled_out)
-        for number, shape in enumerate(shapes)
-    ]
-    if not parts:
-        empty = np.zeros(0, dtype=np.int64)
-        return Cells(empty, empty, empty, empty, empty)
-    return Cells(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-
-def _of_shape(
-    job: TrainingJob, number: int, shape: Shape, replicas: Array, grid: Grid, each: int, ruled_out: Counter[str]
-) -> tuple[Array, ...]:
-    """The legal cells of one shape: its number, GPUs, point, micro batch size and microbatches."""
-    batch: Any = job.training.global_batch_size
-    per_step: Array = replicas[:, :, None] * np.array(grid.micro)
-    counts: Array = np.floor_divide(batch, np.maximum(per_step, 1))
-    rest: Array = np.remainder(batch, np.maximum(per_step, 1))
-    divides = (per_step > 0) & (rest == 0) & (counts > 0)
-    ruled_out[BATCH] += int(((per_step > 0) & ~divides).sum()) * each
-    places = np.nonzero(divides)
-    count_of = counts[places]
-    known, which = np.unique(count_of, return_inverse=True)
-    unscheduled = [next(iter(schedule(job.model, shape.layout, int(count))), None) for count in known]
-    for broken, cells_of in zip(unscheduled, np.bincount(which, minlength=len(known)).tolist(), strict=True):
-        if broken:
-            ruled_out[broken.rule] += cells_of * each
-    fine = np.array([broken is None for broken in unscheduled], dtype=bool)
-    keep = fine[which] if len(known) else np.zeros(0, dtype=bool)
-    return (np.full(int(keep.sum()), number), *(index[keep] for index in places), count_of[keep])
+        import numpy as np
+    except ImportError:
+        return False
+    return bool(np)

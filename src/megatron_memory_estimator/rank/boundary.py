@@ -115,11 +115,12 @@ def leaves_of_checkpoints(rank: Rank, plan: ChunkPlan) -> Iterator[Tensor]:
     def routers(chunk: Chunk) -> list[bool]:
         return around_routers(c.model.kinds, *(chunk.layers[:1] or (0,)), len(chunk.layers), every, most)
 
-    grads = plan.each(lambda chunk: sum(routers(chunk)))
-    shown = plan.each(lambda chunk: sum(routers(chunk)[:1]) if not chunk.embedding else 0) if receiving else 0
+    chunk = plan.chunk
+    grads = sum(routers(chunk))
+    shown = sum(routers(chunk)[:1]) if receiving and not chunk.embedding else 0
     for what, count in (("inputs", grads - shown), ("inputs.grad", grads)):
         one = c.residual(what) if whole else c.stream(what, c.hidden)
-        if not isinstance(count, int) or count:
+        if count:
             yield tensor(f"{name} {what}", (Dim("layers", count), *one.shape), one.dtype)
 
 

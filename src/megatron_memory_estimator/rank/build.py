@@ -1,4 +1,4 @@
-"""From chunks to a rank: plans, schedule, buffers, state and persistent scratch. Degrees may be arrays.
+"""From chunks to a rank: plans, schedule, buffers, state and persistent scratch.
 
 Which data-parallel rank an estimate is of, where ranks own whole parameters: the fullest, or the one asked for.
 """
@@ -27,7 +27,7 @@ def context_of(job: TrainingJob) -> Context:
 def build_rank(
     declarer: Declarer, chunks: tuple[Chunk, ...], num_microbatches: int, gpu: Gpu, env: Environment
 ) -> Rank:
-    """A pipeline rank with its chunks: plans, schedule, buffers, state and persistent scratch. Degrees may be arrays."""
+    """A pipeline rank with its chunks: plans, schedule, buffers, state and persistent scratch."""
     c, layout = declarer.context, declarer.context.layout
     plans = tuple(declarer.plan(chunk) for chunk in chunks)
     pp_rank = chunks[0].pp_rank

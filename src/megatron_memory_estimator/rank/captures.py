@@ -39,8 +39,8 @@ def pool(rank: Rank) -> tuple[int, Step | None]:
     if not any(run.graphed for plan in rank.plans for run in plan.runs):
         return 0, None
     steps = list(rank.schedule.held(sizes))
-    most = reduce(largest, (held for _, held in steps))
-    return most, next((step for step, held in steps if isinstance(most, int) and held == most), steps[0][0])
+    step, most = max(steps, key=lambda one: one[1])
+    return most, step
 
 
 def reuses_buffers(t: Training) -> bool:
@@ -178,5 +178,5 @@ def capturing(rank: Rank) -> Candidate:
     )
     # without a warm-up the capture comes before the first optimizer step
     since: tuple[Since, ...] = ("setup", "first step") if rank.context.training.cuda_graph_warmup_steps else ("setup",)
-    shown = tuple(row for row in rows if not isinstance(row.nbytes, int) or row.nbytes)
+    shown = tuple(row for row in rows if row.nbytes)
     return Candidate("capture of CUDA graphs", total + scratch, extras=shown, since=since, capture=True)

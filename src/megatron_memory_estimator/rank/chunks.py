@@ -8,9 +8,8 @@ still saved when it runs backward.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import field, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from ..modules.context import Context
 from ..tape.events import Live, Trace
 from ..tape.ops import EVERYTHING, Part, Unit
 from ..tape.simulate import alive_at
-from ..tape.tensor import Dim, Param, Tensor, largest
+from ..tape.tensor import Dim, Param, Tensor
 from .schedule import Direction
 
 
@@ -92,10 +91,8 @@ class Moment(NamedTuple):
 
 
 def higher(a: Moment, b: Moment) -> Moment:
-    """The moment with more bytes; of arrays of layouts the larger bytes of each, at the event of the first."""
-    if isinstance(a.nbytes, int) and isinstance(b.nbytes, int):
-        return a if a.nbytes >= b.nbytes else b
-    return a._replace(nbytes=largest(a.nbytes, b.nbytes))
+    """The moment with more bytes."""
+    return a if a.nbytes >= b.nbytes else b
 
 
 @dataclass(frozen=True)
@@ -127,10 +124,6 @@ class ChunkPlan:
         kept = sum(run.trace.saved_bytes * run.copies for run in self.runs)
         return kept + self.held_bytes if self.held else kept
 
-    def each(self, figure: Callable[[Chunk], int]) -> int:
-        """A figure of its chunk; where a plan stands for chunks of several stages, an array of theirs."""
-        return figure(self.chunk)
-
     def decoder_layers(self, model: Model) -> dict[str, int]:
         """How many decoder layers of each kind."""
         return dict(Counter(model.kinds[i] for i in self.chunk.layers))
@@ -139,8 +132,7 @@ class ChunkPlan:
         """How many layers of each kind, those of MTP too."""
         found = self.decoder_layers(model)
         for kind in dict.fromkeys((*model.mtp_kinds, *model.mtp_kinds_behind)) if model.mtp else ():
-            count = self.each(partial(_layers_of_mtp, kind, model))
-            if not (isinstance(count, int) and count == 0):
+            if count := _layers_of_mtp(kind, model, self.chunk):
                 found[kind] = found.get(kind, 0) + count
         return found
 
@@ -255,9 +247,7 @@ class ChunkPlan:
             if not chosen:
                 self.extremes[key] = None
             else:
-                top = reduce(lambda a, b: (a[0], largest(a[1], b[1])), chosen)
-                if isinstance(top[1], int):
-                    top = next(one for one in chosen if one[1] == top[1])
+                top = max(chosen, key=lambda one: one[1])
                 self.extremes[key] = chosen[0], top, chosen[-1]
         found: tuple[tuple[int, int], ...] | None = self.extremes[key]
         return found

@@ -67,6 +67,10 @@ class Declarer:
             getattr(other, name).update({key: value for key, value in mine.items() if not routed(key)})
         return other
 
+    def share(self, declared: dict[object, Declaration], units: dict[object, TracedUnit]) -> None:
+        """Take units, and keep new ones, where other declarers of the same degrees and training do: on other stages and GPUs."""
+        self._declared, self._units = declared, units
+
     def plan(self, chunk: Chunk) -> ChunkPlan:
         """The plan of a chunk."""
         if self.unmasked is not None and not chunk.reads_inputs:

@@ -17,9 +17,9 @@ Source: Megatron-LM `megatron/core/models/common/model_chunk_schedule_plan.py` (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache, reduce
+from functools import reduce
 from itertools import zip_longest
 from typing import Literal, NamedTuple, get_args
 
@@ -27,88 +27,32 @@ from ..dataclass import dataclass
 from ..features.offload import offloaded
 from ..tape.ops import EVERYTHING, Part
 from ..tape.simulate import trace
-from ..tape.tensor import DTYPE_BYTES, largest, largest_sum, smallest
+from ..tape.tensor import DTYPE_BYTES, largest, smallest
 from .boundary import deferred_wgrads, pipeline_tensors, resting_tensors
 from .captures import captured_later, capturing, graph_ends, pool
 from .chunks import CUTTING, ChunkPlan, Moment, Run
 from .rank import Candidate, Rank, Row, state_bytes, workspace_bytes
-from .schedule import Direction, Occupancy, Step
+from .schedule import Direction, Step
 
 Closing = Literal["drain", "finalize", "optimizer"]
 """What runs behind the passes of a step, by name."""
-Sums = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
-"""The largest of several sums of so many times each size."""
 
 
-def _kept(rank: Rank, saved: list[int], sums: Sums) -> Iterator[tuple[Step, int]]:
-    """Each step and what the microbatches in flight keep; of arrays of layouts the most of all steps of one kind and chunk, and of
-    chunks that hold the same units."""
-    if all(isinstance(size, int) for size in saved):
-        yield from rank.schedule.held(saved)
-        return
-    units: dict[object, int] = {}
-    twins = [
-        units.setdefault((bool(plan.batch), bool(plan.held), *((id(run.unit), run.copies) for run in plan.runs)), index)
-        for index, plan in enumerate(rank.plans)
-    ]
-    kinds = sorted(set(twins))
-    for step, counts in fullest(Identity(rank.schedule), tuple(twins)):
-        yield step, sums(counts, [saved[kind] for kind in kinds])
-
-
-class Identity(NamedTuple):
-    """A schedule by identity: comparing all its steps would take longer than looking at them again."""
-
-    schedule: Occupancy
-
-    def __hash__(self) -> int:
-        return id(self.schedule)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and other.schedule is self.schedule
-
-
-@lru_cache(maxsize=4096)
-def fullest(one: Identity, twins: tuple[int, ...]) -> list[tuple[Step, list[tuple[int, ...]]]]:
-    """For each kind of step and chunk the microbatches in flight that no other step exceeds, those of twin chunks together. Steps
-    between the ends of a stretch are left out: whatever a microbatch keeps, an end keeps as much."""
-    import numpy as np
-
-    steps = [step for step, _ in one.schedule.held((0,) * len(twins))]
-    members = ([int(twin == kind) for twin in twins] for kind in sorted(set(twins)))
-    together = np.array([[count for _, count in one.schedule.held(sizes)] for sizes in members]).T
-    alike: dict[tuple[str, int, int], list[int]] = {}
-    for index, step in enumerate(steps):
-        chunk = twins[step.chunk] if step.beside < 0 else step.chunk
-        alike.setdefault((step.direction, chunk, step.beside), []).append(index)
-    found = []
-    for places in alike.values():
-        rows = np.unique(together[places], axis=0)
-        exceeded = (rows[:, None] <= rows).all(axis=2).sum(axis=1) > 1
-        found.append((steps[places[0]], [tuple(row) for row in rows[~exceeded].tolist()]))
-    return found
-
-
-def scheduled(rank: Rank, sums: Sums | None = None) -> Iterator[Candidate]:
-    """The largest moments of the steps of the schedule; bytes without state and workspaces. Those below one before it are left out.
-
-    `sums` adds up what stands for bytes, where that is neither an int nor an array.
-    """
+def scheduled(rank: Rank) -> Iterator[Candidate]:
+    """The largest moments of the steps of the schedule; bytes without state and workspaces. Those below one before it are left out."""
     saved = [plan.saved_bytes for plan in rank.plans]
     pipe = {way: sum(t.nbytes for t in pipeline_tensors(rank, way)) for way in get_args(Direction)}
-    known: dict[tuple[str, int, int], list[Running]] = {}
+    known: dict[tuple[str, int, int], Running | None] = {}
     highest = -1
-    for step, kept in _kept(rank, saved, sums or largest_sum):
+    for step, kept in rank.schedule.held(saved):
         key = step.direction, step.chunk, step.beside
         if key not in known:
-            known[key] = fullest_of(list(running_in(rank, step, saved)))
-        for extra, running, apart in known[key]:
-            total = kept + (extra + pipe[step.direction])
-            if isinstance(total, int):
-                if total <= highest:
-                    continue
-                highest = total
-            yield Candidate("", total, step, running, apart)
+            known[key] = max(running_in(rank, step, saved), key=lambda one: one.nbytes, default=None)
+        running = known[key]
+        if running is None or (total := kept + running.nbytes + pipe[step.direction]) <= highest:
+            continue
+        highest = total
+        yield Candidate("", total, step, running.moments, running.apart)
 
 
 class Running(NamedTuple):
@@ -131,13 +75,6 @@ def running_in(rank: Rank, step: Step, saved: list[int]) -> Iterator[Running]:
         moments = tuple((i, at) for i, at in ((step.chunk, forward), (step.beside, backward)) if at)
         if moments:
             yield Running(sum(at.nbytes for _, at in moments) - sum(saved[i] for i in apart), moments, apart)
-
-
-def fullest_of(found: list[Running]) -> list[Running]:
-    """The first with most bytes; of arrays of layouts all."""
-    if found and all(isinstance(one.nbytes, int) for one in found):
-        return [max(found, key=lambda one: one.nbytes)]
-    return found
 
 
 def label_of(rank: Rank, step: Step, running: tuple[tuple[int, Moment], ...]) -> str:
@@ -234,11 +171,8 @@ def drains(rank: Rank) -> bool:
 
 
 def _highest(candidates: list[Candidate], totals: list[int]) -> Candidate:
-    """The candidate with the largest total; of arrays of layouts the largest of each, as one candidate."""
-    if all(isinstance(total, int) for total in totals):
-        return candidates[max(range(len(totals)), key=totals.__getitem__)]
-    first = candidates[0]
-    return replace(first, label="the largest of each layout", nbytes=first.nbytes + reduce(largest, totals) - totals[0])
+    """The candidate with the largest total."""
+    return candidates[max(range(len(totals)), key=totals.__getitem__)]
 
 
 def leaving(rank: Rank) -> Rank:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ..colours import COLOURS, OTHER
+from ..colours import COLOURS
 from ..job.hardware import GIB
 from ..planner.found import Found, Plan
+from ..wording import counted
 from .html import fragment, sentence, table
 from .plans import PLAN, answer, plan_records, rows_of
 from .quantities import gib, labelled
@@ -38,19 +39,18 @@ def html(found: Found, assumptions: Sequence[str] = ()) -> str:
 
 
 def summary(found: Found) -> str:
-    """How many layouts fit in how much memory, and how many of them are shown."""
-    fits = f"{found.fits:,} of {found.legal:,} legal layouts fit in {gib(found.limit)} GiB"
-    return f"{fits}; the best {len(found.plans)} by {found.objective}" if found.plans else fits
+    """How many plans there are of how many layouts, and in how much memory."""
+    return f"{counted(len(found.plans), 'plan')} of {found.legal:,} legal layouts in {gib(found.limit)} GiB, by {found.objective}"
 
 
 def figure(found: Found, path: str | None) -> Figure:
-    """Plans by what they need at most and speed, with the front of the fastest for each GiB, and the memory that they may take."""
+    """Plans by what they need at most and speed, and the memory that they may take."""
     from ..timeline.figure import blank, memory_line, save
 
     drawn = blank()
     plot = drawn.subplots()
-    plot.plot(*_points(found.front), color=OTHER, marker=".", drawstyle="steps-post", label="the fastest for each GiB")
-    plot.plot(*_points(found.plans), color=COLOURS["weights"], marker="o", linestyle="none", label="the best plans")
+    plans = sorted(found.plans, key=lambda one: one.needed.high)
+    plot.plot(*_points(plans), color=COLOURS["weights"], marker="o", drawstyle="steps-post", label="the best plans")
     memory_line(plot.axvline, "memory limit", found.limit)
     plot.set_title(summary(found), fontsize="medium")
     plot.set_xlabel("GiB of a GPU that the plan needs at most")

@@ -108,7 +108,7 @@ def apart_rows(found: Found) -> list[Row]:
 
 
 def beside_first(row: Row) -> str:
-    """The extra GPU time of a token beside the first plan, and the part of the step that takes most of it."""
+    """How many tokens fewer each GPU passes than with the first plan, and the part of the step that takes most of the time between."""
     first = row.first
     if first is None:
         name, share = row.limited_by
@@ -117,10 +117,11 @@ def beside_first(row: Row) -> str:
         return f"{share:.0%} of the step goes to {name}"
     spent = {name: _gpu_seconds(row, name) - _gpu_seconds(first, name) for name in row.time.parts}
     whole = sum(_gpu_seconds(first, name) for name in first.time.parts)
-    change = sum(spent.values()) / whole
-    name = max(spent, key=lambda part: spent[part] * (1 if change >= 0 else -1))
+    longer = sum(spent.values()) / whole
+    change = 1 / (1 + longer) - 1
+    name = max(spent, key=lambda part: spent[part] * (1 if longer >= 0 else -1))
     speed = (
-        "as fast as 1" if abs(change) < 0.0005 else f"{abs(change):.1%} {'slower' if change >= 0 else 'faster'} than 1"
+        "as fast as 1" if abs(change) < 0.0005 else f"{abs(change):.1%} {'slower' if longer >= 0 else 'faster'} than 1"
     )
     more = "more" if spent[name] >= 0 else "less"
     return f"{speed}: {abs(spent[name]) / whole:.1%} of a step {more} for {WORDS.get(name, name)}"
@@ -196,11 +197,9 @@ def nothing_fits(found: Found) -> str:
         return "nothing was evaluated yet"
     needs = Row(found.least, limit=found.limit).verdict.decides
     needed, phase = needs.device.low, deciding_phase(found)
-    if found.fits:
-        return f"{found.fits:,} layouts fit in {gib(found.limit)} GiB, but their step times are not known, so none is the best"
     if needed <= found.limit:
         return (
-            f"no layout surely fits in {gib(found.limit)} GiB; {counted(found.tight, 'layout')} may fit, or only without "
+            f"no layout surely fits in {gib(found.limit)} GiB; some may fit, or only without "
             f"fragmentation (--tight ranks them). The smallest needs {gib(needed)} to {gib(needs.device.high)} GiB{phase}: "
             f"{layout_text(found.least)} ({Row(found.least, limit=found.limit).verdict.word})"
         )
@@ -262,7 +261,6 @@ PLAN = table(
         "beside_first": beside_first,
         "largest_part": lambda row: row.limited_by[0],
         "stage_peaks": lambda row: [stage.peak_allocated_bytes for stage in row.estimate.stages],
-        "alike": lambda row: len(row.plan.alike),
         "launch": _launch,
     },
 )
@@ -287,7 +285,6 @@ def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> di
         "counts": {**document(COUNTS, found), "ruled_out": dict(found.illegal.most_common())},
         "plans": [document(PLAN, row) for row in rows],
         "tight_plans": [_apart(row) for row in apart_rows(found)],
-        "front": [_on_the_front(plan) for plan in found.front],
         "least": None if least is None else _least(Row(least, limit=found.limit)),
         "habits": dict(found.habits),
         "assumptions": list(said),
@@ -302,12 +299,11 @@ def _least(row: Row) -> dict[str, Any]:
 
 def _apart(row: Row) -> dict[str, Any]:
     """A tight plan that is better than the first that fits."""
-    return {**_on_the_front(row.plan), "device_bytes": row.verdict.device._asdict(), "verdict": str(row.verdict)}
-
-
-def _on_the_front(plan: Plan) -> dict[str, Any]:
+    plan = row.plan
     return {
         "peak_allocated_bytes": plan.peak_allocated_bytes,
         "tokens_per_s_gpu": plan.tokens_per_s_gpu,
         "layout": layout_text(plan),
+        "device_bytes": row.verdict.device._asdict(),
+        "verdict": str(row.verdict),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rich import box
@@ -21,9 +21,8 @@ from rich.text import Text
 from ..job.assumption import short_of, shorts_of
 from ..planner.found import Found, Plan
 from ..planner.launch import FORMS, environment, megatron_lm
-from ..planner.places import NEAR
 from ..wording import counted
-from .plan_words import NARROWEST, context_of, listed, plain, said_once, split_of
+from .plan_words import NARROWEST, listed, plain, said_once
 from .plans import PLAN, Row, answer, apart_rows, beside_first, warnings
 from .quantities import gib, labelled
 from .screen import room
@@ -79,11 +78,11 @@ def _below_plans(found: Found, rows: Sequence[Row], said: Sequence[str], asked: 
 
 def counts_line(found: Found) -> str:
     """How many layouts there are, and what became of them."""
-    ruled_out = found.illegal.total()
-    may = f", {found.tight:,} more may" if found.tight else ""
-    does, resumes = ("train", "; none surely resumes") if found.trains_only else ("fit", "")
+    resumes = "; none surely resumes" if found.trains_only else ""
+    others = "; no other is as fast with as little memory" if found.plans and found.objective == "throughput" else ""
     return (
-        f"{found.fits:,} of {found.legal:,} legal layouts {does}{may}{resumes}; rules exclude {ruled_out:,} more (-v)."
+        f"{found.legal:,} legal layouts: {found.too_large:,} surely do not fit, {found.evaluated:,} were evaluated{others}{resumes}. "
+        f"Rules exclude {found.illegal.total():,} more (-v)."
     )
 
 
@@ -131,11 +130,13 @@ def counts_table(found: Found) -> Table:
     table.columns[0].justify, table.columns[0].no_wrap = "right", True
     table.columns[1].overflow = "fold"
     for count, what in (
-        (found.fits, f"fit in {gib(found.limit)} GiB"),
-        (found.tight, "are tight, or fit only without fragmentation"),
-        (found.too_large, "do not fit"),
+        (found.legal, "are legal"),
+        (found.too_large, f"surely do not fit in {gib(found.limit)} GiB"),
+        (found.evaluated, "were evaluated: no other can be better than the plans"),
+        (found.fits, "of these fit"),
+        (found.tight, "of these are tight, or fit only without fragmentation"),
         *((count, f"ruled out: {rule}") for rule, count in found.illegal.most_common() if count),
-        (found.examined, "examined"),
+        (found.examined, "layouts of the space"),
     ):
         table.add_row(f"{count:,}", what)
     return table
@@ -147,7 +148,7 @@ ROWS, WIDEST = 6, 72
 
 def front_chart(found: Found, width: int, encoding: str) -> Iterator[str]:
     """The lines of the chart; none for fewer than two plans."""
-    points = [(plan.peak_allocated_bytes, plan.tokens_per_s_gpu) for plan in found.front]
+    points = sorted((plan.peak_allocated_bytes, plan.tokens_per_s_gpu) for plan in found.plans)
     if len(points) < 2:
         return
     mark = "\u2022" if encoding.lower().startswith("utf") else "o"
@@ -160,7 +161,7 @@ def front_chart(found: Found, width: int, encoding: str) -> Iterator[str]:
         across = round((nbytes - least) / max(most - least, 1) * (columns - 1))
         up = round((rate - slowest) / max(fastest - slowest, 1e-9) * (ROWS - 1))
         grid[ROWS - 1 - up][across] = mark
-    yield "tokens/s/GPU of the fastest plan for each amount of memory:"
+    yield "tokens/s/GPU of the plans and their memory:"
     for number, row in enumerate(grid):
         side = high if number == 0 else low if number == ROWS - 1 else ""
         yield f"{side:>{label}} |{''.join(row)}".rstrip()
@@ -282,44 +283,10 @@ def _table(
 
 
 def _below(row: Row) -> str:
-    """Why a plan is slower than the first, which phase decides its head-room, and what is like it."""
+    """Why a plan is slower than the first, and which phase decides its head-room."""
     parts = [beside_first(row)]
     if row.judged.phase != "training":
         parts.append(f"it needs most memory to {DOES[row.judged.phase].do}")
     if row.judged.word != "fits":
         parts.append(row.judged.word)
-    if row.plan.alike:
-        parts.append(like_it(row.plan))
     return "; ".join(filter(None, parts))
-
-
-def like_it(plan: Plan) -> str:
-    """How many plans of its idea are nearly as good, and in what they differ."""
-    others: list[tuple[str, Callable[[Plan], int]]] = [
-        ("vpp", lambda one: one.virtual),
-        ("cp", lambda one: one.job.layout.cp),
-        ("micro batch", lambda one: one.job.training.micro_batch_size),
-    ]
-    said = []
-    for name, value in others:
-        found = {value(one) for one in plan.alike} - {value(plan)}
-        if found:
-            said.append(f"{name} {_values(found)}")
-    ways = {context_of(one).split()[-1] for one in plan.alike if one.job.layout.cp == plan.job.layout.cp > 1}
-    said += sorted(ways - {context_of(plan).split()[-1]})
-    said += sorted({split_of(one) for one in plan.alike} - {split_of(plan)})
-    modules = {one.recompute for one in plan.alike} - {plan.recompute}
-    if modules:
-        said.append(f"recompute {' or '.join(sorted(modules)) if len(modules) < 3 else f'{len(modules)} other sets'}")
-    fastest = max(one.tokens_per_s_gpu for one in plan.alike) / plan.tokens_per_s_gpu - 1
-    faster = f", up to {fastest:.1%} faster" if fastest >= 0.0005 else ""
-    text = ", ".join(said) or "other shapes"
-    count = len(plan.alike)
-    similar = f"{counted(count, 'similar layout')} ({text})"
-    return f"{similar} {'are' if count > 1 else 'is'} within {NEAR - 1:.0%}{faster}"
-
-
-def _values(values: Iterable[int]) -> str:
-    """Numbers in few words."""
-    found = sorted(values)
-    return " or ".join(map(str, found)) if len(found) < 3 else f"{found[0]} to {found[-1]}"

@@ -8,7 +8,7 @@ against each other may stand in their place and give the bytes of many layouts a
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import reduce
 from math import ceil, gcd
 from typing import Any, Literal, NamedTuple
@@ -105,18 +105,6 @@ def chosen(condition: Any, yes: Any, no: Any) -> Any:
     import numpy as np
 
     return np.where(condition, yes, no)
-
-
-def largest_sum(counts: Sequence[Sequence[int]], sizes: Sequence[int]) -> int:
-    """The largest of several sums of so many times each size; of arrays of layouts the largest of each."""
-    if all(isinstance(size, int) for size in sizes):
-        return max(sum(n * size for n, size in zip(row, sizes, strict=True)) for row in counts)
-    import numpy as np
-
-    flat = np.stack([part.ravel() for part in np.broadcast_arrays(*sizes)])
-    shape = np.broadcast_shapes(*(np.shape(size) for size in sizes))
-    most: int = (np.array(counts, dtype=np.int64) @ flat).max(axis=0).reshape(shape)
-    return most
 
 
 MeshAxis = Literal["tp", "cp", "ep", "etp"]

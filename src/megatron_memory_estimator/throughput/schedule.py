@@ -7,13 +7,12 @@ many microbatches are simulated that the schedule repeats itself, and what repea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, reduce
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
-from ..rank.schedule import enough_microbatches, every_step, whole
-from ..tape.tensor import chosen, total
-from .links import highest
+from ..rank.schedule import Order, enough_microbatches, warmup_steps, whole
+from ..tape.tensor import total
 
 REPEATS = 2
 """Groups of microbatches that are simulated beyond those that pass through every step of the schedule: the ranks have found their pace."""
@@ -47,161 +46,151 @@ class Schedule(NamedTuple):
         return min(enough + more, microbatches)
 
 
+Pass = tuple[int, int, int, int, int, int, int]
+"""What a rank runs without a break, a forward or a backward, or with all-to-all overlap one of each: the rank; its number, the number that
+it waits for, its place; and the same of the other one. Nothing has the last number of all, and a place behind all places."""
+
+
 class Events(NamedTuple):
-    """The passes of all ranks, each behind those that it waits for.
+    """The passes of all ranks, each behind those that it waits for: how many numbers they have; the last number of each rank; of each rank
+    the numbers between which its middle repeats itself once, if it is long enough."""
 
-    runs     the places that each runs, one or two at the same time
-    needs    the passes that each waits for, by number
-    lanes    the passes of each rank in order
-    steady   of each rank, how many passes come before a forward and a backward in turn, and before its backwards only
-    """
-
-    runs: tuple[tuple[int, ...], ...]
-    needs: tuple[tuple[int, ...], ...]
-    lanes: tuple[tuple[int, ...], ...]
-    steady: tuple[tuple[int, int], ...]
+    passes: list[Pass]
+    size: int
+    last: list[int]
+    repeats: list[tuple[int, int] | None]
 
 
 @lru_cache(maxsize=256)
 def events(schedule: Schedule, microbatches: int) -> Events:
     """The passes of a step of just so many microbatches."""
-    made = _Passes(schedule, microbatches)
-    left = sum(map(len, made.orders))
+    lanes = list((_pairs if schedule.together else _singles)(schedule, microbatches))
+    size = 2 * schedule.pp * schedule.vp * microbatches + 1
+    done = bytearray(size)
+    done[-1] = 1
+    found: list[Pass] = []
+    places = [0] * schedule.pp
+    left = sum(map(len, lanes))
     while left:
         before = left
-        for rank in range(schedule.pp):
-            left -= made.advance(rank)
+        for rank, lane in enumerate(lanes):
+            first = at = places[rank]
+            for one in lane[first:]:
+                if not (done[one[2]] and done[one[5]]):
+                    break
+                done[one[1]] = done[one[4]] = 1
+                at += 1
+            found += lane[first:at]
+            left -= at - first
+            places[rank] = at
         assert left < before, "the passes of the stages wait for one another"
-    steady = tuple(_steady(order) for order in made.orders)
-    return Events(tuple(made.runs), tuple(made.needs), tuple(map(tuple, made.lanes)), steady)
+    return Events(found, size, [lane[-1][1] for lane in lanes], [_repeat(schedule, lane) for lane in lanes])
 
 
-def _steady(order: Sequence[tuple[Run, ...]]) -> tuple[int, int]:
-    """Where a rank's first backward stands, and where its last forward and the backward behind it end."""
-    first = next(at for at, runs in enumerate(order) if runs[-1][2])
-    last = next(at for at in range(len(order) - 1, -1, -1) if not order[at][0][2])
-    return first, min(last + 1 + (not order[last][-1][2]), len(order))
+def _repeat(schedule: Schedule, lane: Sequence[Pass]) -> tuple[int, int] | None:
+    """The pass before the backwards only, and the one that is one repetition before it."""
+    last = next(at for at in range(len(lane) - 1, -1, -1) if lane[at][3] % 2 == 0)
+    alone = lane[last][6] == 2 * schedule.pp * schedule.vp
+    behind = min(last + alone, len(lane) - 1)
+    return (lane[behind - schedule.span][1], lane[behind][1]) if behind >= schedule.span else None
 
 
-Run = tuple[int, int, bool]
-"""A chunk, its microbatch, and whether it is a backward."""
+def _singles(schedule: Schedule, microbatches: int) -> Iterator[list[Pass]]:
+    """The passes of each rank in order: forwards before the first backward, then one of each in turn, then backwards.
 
-
-class _Passes:
-    """The passes that are numbered so far. `known` are the numbers of runs by rank, direction, chunk and microbatch."""
-
-    def __init__(self, schedule: Schedule, microbatches: int) -> None:
-        self.schedule = schedule
-        self.orders = [list(_order(schedule, rank, microbatches)) for rank in range(schedule.pp)]
-        self.runs: list[tuple[int, ...]] = []
-        self.needs: list[tuple[int, ...]] = []
-        self.lanes: list[list[int]] = [[] for _ in range(schedule.pp)]
-        chunks = range(schedule.vp)
-        self.known = [[[[-1] * microbatches for _ in chunks] for _ in (0, 1)] for _ in range(schedule.pp)]
-
-    def advance(self, rank: int) -> int:
-        """Number the passes of a rank until one waits for another that has none: how many that were."""
-        lane, order, known = self.lanes[rank], self.orders[rank], self.known
-        first, last, last_chunk, place = (
-            len(lane),
-            self.schedule.pp - 1,
-            self.schedule.vp - 1,
-            2 * self.schedule.vp * rank,
+    All ranks run the same forwards, and the same backwards, in the same order.
+    """
+    pp, vp, group, _ = schedule
+    each, nothing, nowhere = 2 * vp * microbatches, 2 * pp * vp * microbatches, 2 * pp * vp
+    forwards, backwards = [], []
+    done = [0] * vp
+    for chunk, size in Order(vp, microbatches, group if vp > 1 else 1).blocks():
+        some = range(done[chunk], done[chunk] + size)
+        done[chunk] += size
+        forwards += [(2 * chunk, 2 * chunk * microbatches + one) for one in some]
+        behind = 2 * (vp - 1 - chunk) + 1
+        backwards += [(behind, behind * microbatches + one) for one in some]
+    around = 2 * microbatches  # to the chunk beside it
+    for rank in range(pp):
+        start, place = rank * each, 2 * vp * rank
+        if rank:  # from the stage beside it
+            ahead = [start - each + number for _, number in forwards]
+        else:  # from the other end of the pipeline, of the chunk beside it
+            ahead = [(pp - 1) * each + number - around if at else nothing for at, number in forwards]
+        if rank < pp - 1:
+            behind_it = [start + each + number for _, number in backwards]
+        else:
+            behind_it = [number + around if at < 2 * vp - 1 else nothing for at, number in backwards]
+        there, back = (
+            [
+                (rank, start + number, after, place + at, start + number, nothing, nowhere)
+                for (at, number), after in zip(ways, waits, strict=True)
+            ]
+            for ways, waits in ((forwards, ahead), (backwards, behind_it))
         )
-        while len(lane) < len(order):
-            needs = []
-            for chunk, microbatch, backward in order[len(lane)]:
-                end, step, edge = (0, 1, last_chunk) if backward else (last, -1, 0)
-                if rank != last - end:  # from the stage beside it
-                    needs.append(known[rank + step][backward][chunk][microbatch])
-                elif chunk != edge:  # from the other end of the pipeline, of the chunk beside it
-                    needs.append(known[end][backward][chunk + step][microbatch])
-            if -1 in needs:
-                break
-            number = len(self.runs)
-            for chunk, microbatch, backward in order[len(lane)]:
-                known[rank][backward][chunk][microbatch] = number
-            self.runs.append(tuple([place + 2 * chunk + backward for chunk, _, backward in order[len(lane)]]))
-            self.needs.append((*needs, *lane[-1:]))
-            lane.append(number)
-        return len(lane) - first
+        warm = warmup_steps(pp, vp, rank, microbatches, group)
+        turns = [one for both in zip(there[warm:], back, strict=False) for one in both]
+        yield there[:warm] + turns + back[len(there) - warm :]
 
 
-def _order(schedule: Schedule, rank: int, microbatches: int) -> Iterator[tuple[Run, ...]]:
-    """What each pass of a rank runs."""
+def _pairs(schedule: Schedule, microbatches: int) -> Iterator[list[Pass]]:
+    """The passes of each rank in order, of forwards that run beside backwards."""
     pp, vp, group, together = schedule
-    if not together:
-        yield from (((chunk, at, way == "B"),) for way, chunk, at in every_step(pp, vp, rank, microbatches, group))
-        return
-    done = {False: [0] * vp, True: [0] * vp}
-    for step, _ in whole(pp, vp, rank, microbatches, group, together).held((0,) * vp, every=True):
-        runs = [(step.chunk, step.direction == "B")] + ([(step.beside, True)] if step.beside >= 0 else [])
-        yield tuple((chunk, done[backward][chunk], backward) for chunk, backward in runs)
-        for chunk, backward in runs:
-            done[backward][chunk] += 1
+    each, nothing, nowhere = 2 * vp * microbatches, 2 * pp * vp * microbatches, 2 * pp * vp
+
+    def numbered(rank: int, chunk: int, microbatch: int, *, backward: bool) -> tuple[int, int, int]:
+        number = rank * each + (2 * chunk + backward) * microbatches + microbatch
+        end, step, edge = (pp - 1, 1, vp - 1) if backward else (0, -1, 0)
+        if rank != end:
+            after = number + step * each
+        elif chunk == edge:
+            after = nothing
+        else:
+            after = (pp - 1 - end) * each + (2 * (chunk + step) + backward) * microbatches + microbatch
+        return number, after, 2 * vp * rank + 2 * chunk + backward
+
+    for rank in range(pp):
+        lane: list[Pass] = []
+        done = {False: [0] * vp, True: [0] * vp}
+        for step, _ in whole(pp, vp, rank, microbatches, group, together).held((0,) * vp, every=True):
+            runs = [(step.chunk, step.direction == "B")] + ([(step.beside, True)] if step.beside >= 0 else [])
+            first, *more = [numbered(rank, chunk, done[way][chunk], backward=way) for chunk, way in runs]
+            lane.append((rank, *first, *(more[0] if more else (first[0], nothing, nowhere))))
+            for chunk, way in runs:
+                done[way][chunk] += 1
+        yield lane
 
 
-def ends(found: Events, seconds: Sequence[Any]) -> list[Any]:
-    """When each pass ends, of places that take so long: numbers, or arrays of one per layout."""
-    if any(hasattr(one, "shape") for one in seconds):
-        return _ends_of_arrays(found, seconds)
-    ended: list[float] = []
-    for runs, needs in zip(found.runs, found.needs, strict=True):
-        end = 0.0
-        for one in needs:
-            if ended[one] > end:
-                end = ended[one]
-        for place in runs:
-            end += seconds[place]
-        ended.append(end)
+def ends(found: Events, seconds: Sequence[float]) -> list[float]:
+    """When each pass ends, by number, of places that take so long."""
+    ended, clocks = [0.0] * found.size, [0.0] * len(found.last)
+    taken = (*seconds, 0.0)
+    for rank, number, after, place, other, waits, beside in found.passes:
+        end = clocks[rank]
+        if ended[after] > end:
+            end = ended[after]
+        if ended[waits] > end:
+            end = ended[waits]
+        clocks[rank] = ended[number] = ended[other] = end + taken[place] + taken[beside]
     return ended
 
 
-def _ends_of_arrays(found: Events, seconds: Sequence[Any]) -> list[Any]:
-    ended: list[Any] = []
-    for runs, needs in zip(found.runs, found.needs, strict=True):
-        end = reduce(highest, [ended[one] for one in needs], 0.0)
-        ended.append(end + total(seconds[place] for place in runs))
-    return ended
-
-
-Pipelined = Callable[[Schedule, Any, Sequence[Any]], Any]
-"""Seconds of all passes of a schedule with so many microbatches, of places that take so long."""
-
-
-def pipeline_seconds(schedule: Schedule, microbatches: Any, seconds: Sequence[Any]) -> Any:
-    """Seconds of all forwards and backwards of a step; of arrays of layouts, one each."""
-    if not hasattr(microbatches, "shape"):
-        return _simulated(schedule, int(microbatches), seconds)
-    import numpy as np
-
-    taken = [np.broadcast_to(np.asarray(one, dtype=float), microbatches.shape) for one in seconds]
-    found = np.zeros(microbatches.shape)
-    for many in np.unique(microbatches).tolist():
-        where = microbatches == many
-        found[where] = _simulated(schedule, many, [one[where] for one in taken])
-    return found
-
-
-def _simulated(schedule: Schedule, microbatches: int, seconds: Sequence[Any]) -> Any:
+def pipeline_seconds(schedule: Schedule, microbatches: int, seconds: Sequence[float]) -> float:
+    """Seconds of all forwards and backwards of a step."""
     simulated = schedule.simulated(microbatches)
     found = events(schedule, simulated)
     ended = ends(found, seconds)
-    step = reduce(highest, (ended[lane[-1]] for lane in found.lanes))
+    step = max(ended[number] for number in found.last)
     if simulated == microbatches:
         return step
     return step + (microbatches - simulated) / schedule.period * _pace(schedule, found, ended, seconds)
 
 
-def _pace(schedule: Schedule, found: Events, ended: Sequence[Any], seconds: Sequence[Any]) -> Any:
-    """Seconds after which the middle of the schedule repeats itself: on the rank with most work."""
-    each, span = 2 * schedule.vp, schedule.span
-    pace: Any = None
-    most: Any = None
-    for rank, lane in enumerate(found.lanes):
-        work = total(seconds[each * rank : each * (rank + 1)])
-        at = found.steady[rank][1] - 1
-        here = ended[lane[at]] - ended[lane[at - span]]
-        pace = here if most is None else chosen(work > most, here, pace)
-        most = work if most is None else highest(work, most)
-    return pace
+def _pace(schedule: Schedule, found: Events, ended: Sequence[float], seconds: Sequence[float]) -> float:
+    """Seconds after which the middle of the schedule repeats itself: on the first rank with most work."""
+    each = 2 * schedule.vp
+    work = [total(seconds[each * rank : each * (rank + 1)]) for rank in range(schedule.pp)]
+    repeat = found.repeats[work.index(max(work))]
+    assert repeat is not None, "a schedule that is not simulated whole repeats itself"
+    before, behind = repeat
+    return ended[behind] - ended[before]

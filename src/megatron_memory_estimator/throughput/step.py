@@ -42,7 +42,7 @@ from ..tape.work import Gemm
 from .kernels import operand_bytes
 from .links import collective, highest
 from .machine import Efficiency, Machine, machine
-from .schedule import Pipelined, Schedule, pipeline_seconds
+from .schedule import Schedule, pipeline_seconds
 from .stages import StageTime, chunk_times, stage_time
 
 OVERHEAD = 20e-3
@@ -143,10 +143,8 @@ def step_parts(
     ranks: Sequence[Rank],
     microbatches: Any,
     stands: Sequence[int] | None = None,
-    pipelined: Pipelined = pipeline_seconds,
 ) -> dict[str, Any]:
-    """Where the seconds of a step go, for one layout or an array of them. `stands` says which of `ranks` stands for each of the
-    pipeline's (default: each for itself), `pipelined` how long its schedule takes."""
+    """Where the seconds of a step go. `stands` says which of `ranks` stands for each of the pipeline's (default: each for itself)."""
     c = declarer.context
     known: dict[Any, Any] = {}
 
@@ -165,7 +163,7 @@ def step_parts(
         chunks = chunk_times(m, declarer, ranks, shared)
         seconds = [way for at in stands or range(len(ranks)) for one in chunks[at] for way in one]
         parts["bubble"] = (
-            pipelined(schedule_of(c, len(ranks[0].plans)), microbatches, seconds) - microbatches * pace.total
+            pipeline_seconds(schedule_of(c, len(ranks[0].plans)), microbatches, seconds) - microbatches * pace.total
         )
     exposures = [
         exposed(c, *collectives(m, c, rank), one.forward, one.backward) for rank, one in zip(ranks, times, strict=True)
@@ -186,9 +184,8 @@ def schedule_of(c: Context, vp: int) -> Schedule:
 
 
 def _slower(a: StageTime, b: StageTime) -> StageTime:
-    """The stage that takes longer; of arrays of layouts the longer of each."""
-    longer = b.total > a.total
-    return StageTime(*(chosen(longer, y, x) for x, y in zip(a, b, strict=True)))
+    """The stage that takes longer."""
+    return b if b.total > a.total else a
 
 
 def throughput(estimate: Estimated, efficiency: Efficiency | None = None) -> Throughput:

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, cast, get_args
 from ..errors import ConfigError
 from ..rank.boundary import pipeline_tensors, resting_tensors
 from ..rank.captures import capturing, pool
-from ..rank.peak import Closing, Peak, Running, closing, draining, drains, fullest_of, label_of, running_in
+from ..rank.peak import Closing, Peak, Running, closing, draining, drains, label_of, running_in
 from ..rank.rank import PARTS, Candidate, Rank, Row
 from ..rank.rows import (
     boundary_rows,
@@ -126,8 +126,8 @@ class Levels:
         """What runs at the largest moment of a step."""
         key = step.direction, step.chunk, step.beside
         if key not in self.known:
-            found = list(running_in(self.rank, step, self.saved))
-            top = fullest_of(found)[0] if found else Running(0, (), ())  # a chunk without any unit
+            found = running_in(self.rank, step, self.saved)
+            top = max(found, key=lambda one: one.nbytes, default=Running(0, (), ()))  # of a chunk without any unit
             rows = [
                 row
                 for chunk, moment in top.moments

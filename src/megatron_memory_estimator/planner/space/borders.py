@@ -9,9 +9,9 @@ schedule of each is simulated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, groupby, product
+from itertools import accumulate, groupby, pairwise, product
 from typing import Any, NamedTuple
 
 from ...job.layout import Layout
@@ -126,6 +126,11 @@ class Chunks(NamedTuple):
         """How many layers there are."""
         return len(self.before) - 1
 
+    @property
+    def sizes(self) -> list[float]:
+        """The work of each layer."""
+        return [end - start for start, end in pairwise(self.before)]
+
     def loads(self, counts: Sequence[int]) -> list[float]:
         """The work of each chunk."""
         borders = [self.before[at] for at in accumulate(counts, initial=0)]
@@ -137,7 +142,7 @@ def balanced(chunks: Chunks) -> tuple[float, tuple[int, ...]]:
     """The seconds of the shortest schedule, and its layers of each chunk."""
     starts = [(0.0, _even(chunks)), *((rows, _filled(chunks, rows)) for rows in ROWS)]
     starts = [start for start in starts if all(n >= least for n, least in zip(start[1], chunks.least, strict=True))]
-    found = {tuple(_climbed(chunks, rows, start)) for rows, start in starts}
+    found = {tuple(_climbed(chunks, rows, start, of_equals)) for rows, start in starts for of_equals in (min, max)}
     return min((_seconds(chunks, counts), counts) for counts in sorted(found))
 
 
@@ -150,7 +155,9 @@ def _seconds(chunks: Chunks, counts: Sequence[int]) -> float:
 
 
 Load = tuple[float, float]
-"""What is balanced, and the sum of its squares."""
+"""What is balanced, and how much the sum of the squares of all work has grown."""
+DIGITS = 12
+"""Loads that differ less, as shares of all work, are equal: sums of other orders."""
 
 
 def _even(chunks: Chunks) -> list[int]:
@@ -172,26 +179,68 @@ def _filled(chunks: Chunks, rows: float) -> list[int]:
     return counts
 
 
-def _climbed(chunks: Chunks, rows: float, counts: list[int]) -> list[int]:
-    """One layer at a time moves from a heavy chunk to a light one, as long as that helps."""
-    best = _load(chunks, chunks.loads(counts), rows)
+def _climbed(
+    chunks: Chunks, rows: float, counts: list[int], of_equals: Callable[[list[list[int]]], list[int]]
+) -> list[int]:
+    """One layer at a time moves from a heavy chunk to a light one, as long as that helps; `of_equals` takes one of equal moves."""
+    sizes, unit = chunks.sizes, chunks.before[-1]
     while True:
         loads = chunks.loads(counts)
-        moves = []
+        sums, heaviest = _sums(chunks, loads)
+        best = round(((1 - rows) * max(sums) + rows * total(heaviest)) / unit, DIGITS), 0.0
+        ends = list(accumulate(counts))
+        moves: dict[Load, list[tuple[int, int]]] = {}
         for taken, given in _moves(chunks, counts, loads):
-            tried = [n - (at == taken) + (at == given) for at, n in enumerate(counts)]
-            moves.append((_load(chunks, chunks.loads(tried), rows), tried))
-        if not moves or min(moves)[0] >= best:
+            moved = _moved(sizes, ends, loads, taken, given)
+            worst, squares = _changed(chunks.pp, rows, loads, sums, heaviest, moved)
+            load = round(worst / unit, DIGITS), round(squares / unit**2, DIGITS)
+            moves.setdefault(load, []).append((taken, given))
+        if not moves or (top := min(moves)) >= best:
             return counts
-        best, counts = min(moves)
+        counts = of_equals(
+            [[n - (at == taken) + (at == given) for at, n in enumerate(counts)] for taken, given in moves[top]]
+        )
 
 
-def _load(chunks: Chunks, loads: Sequence[float], rows: float) -> Load:
-    """The busiest rank and the heaviest chunk of each row, in a proportion."""
+def _moved(
+    sizes: Sequence[float], ends: Sequence[int], loads: Sequence[float], taken: int, given: int
+) -> dict[int, float]:
+    """The work of the chunks that changes where one gives a layer to another: those between hand one on."""
+    found = {}
+    step = 1 if taken < given else -1
+    came = 0.0
+    for at in range(taken, given, step):
+        gone = sizes[ends[at] - 1] if step > 0 else sizes[ends[at - 1]]
+        if gone != came:
+            found[at] = loads[at] + came - gone
+        came = gone
+    found[given] = loads[given] + came
+    return found
+
+
+def _changed(
+    pp: int,
+    rows: float,
+    loads: Sequence[float],
+    sums: Sequence[float],
+    heaviest: Sequence[float],
+    moved: dict[int, float],
+) -> Load:
+    """The busiest rank and the heaviest chunk of each row, in a proportion, when the work of some chunks has changed."""
+    ranks, most = list(sums), list(heaviest)
+    squares = 0.0
+    for at, load in moved.items():
+        ranks[at % pp] += load - loads[at]
+        squares += load * load - loads[at] * loads[at]
+    for row in {at // pp for at in moved}:
+        most[row] = max([moved.get(at, loads[at]) for at in range(row * pp, row * pp + pp)])
+    return (1 - rows) * max(ranks) + rows * total(most), squares
+
+
+def _sums(chunks: Chunks, loads: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The work of each rank, and the heaviest chunk of each row."""
     pp = chunks.pp
-    ranks = max([total(loads[rank::pp]) for rank in range(pp)]) if rows < 1 else 0.0
-    heaviest = total([max(loads[at : at + pp]) for at in range(0, len(loads), pp)]) if rows else 0.0
-    return (1 - rows) * ranks + rows * heaviest, total([load * load for load in loads])
+    return [total(loads[rank::pp]) for rank in range(pp)], [max(loads[at : at + pp]) for at in range(0, len(loads), pp)]
 
 
 def _moves(chunks: Chunks, counts: Sequence[int], loads: Sequence[float]) -> Iterator[tuple[int, int]]:

@@ -13,8 +13,7 @@ from ...modules.kinds import costly_core_attention, has_compressed
 from ...states.optimizers import OPTIMIZERS
 from .axes import AXES, COMM_TYPES, DEGREES, PIPELINE, SPLITS, WHOLE, Space
 from .choices import PRECISIONS, precision_of
-from .recompute import RECOMPUTE, own_recompute, recompute_settings
-from .routes import route
+from .recompute import RECOMPUTE, recompute_settings
 
 POWERS = tuple(2**i for i in range(11))
 MOST_CHUNKS = 12
@@ -46,7 +45,7 @@ def _usual(job: TrainingJob, worlds: tuple[int, ...], *, everything: bool) -> di
     """What is tried of every axis that is not given."""
     model, t = job.model, job.training
     most, stages = max(worlds), model.num_layers + model.mtp + 1
-    moe, fast = bool(model.num_moe_experts), route(t, model) == "tables"
+    moe = bool(model.num_moe_experts)
     widest_tp = min(most, max(job.gpu.nvlink_domain, 8), 16)
     deepest = min(most, stages, 64)
     pipelines = tuple(sorted(n for n in {*POWERS[:7], *_divisors(model.num_layers)} if n <= deepest))
@@ -55,7 +54,7 @@ def _usual(job: TrainingJob, worlds: tuple[int, ...], *, everything: bool) -> di
         "num_gpus": worlds,
         "tensor_model_parallel_size": tuple(n for n in POWERS[:5] if n <= widest_tp),
         "pipeline_model_parallel_size": pipelines,
-        "virtual_pipeline_model_parallel_size": _virtual(model, pipelines, fast=fast),
+        "virtual_pipeline_model_parallel_size": _virtual(model, pipelines),
         "context_parallel_size": tuple(
             n for n in POWERS[:7] if n == 1 or (n <= widest_cp and t.seq_length // n >= 1024)
         ),
@@ -65,7 +64,7 @@ def _usual(job: TrainingJob, worlds: tuple[int, ...], *, everything: bool) -> di
         "sequence_parallel": (True, False) if everything and not moe else (True,),
         "cp_comm_type": COMM_TYPES if everything else ("p2p", "a2a"),
         "split": SPLITS,
-        "recompute": _recompute(job, everything=everything) if fast else ("none", own_recompute(t)),
+        "recompute": _recompute(job, everything=everything),
         "precision": tuple(PRECISIONS) if everything else (precision_of(t),),
         "use_distributed_optimizer": (True, False) if everything else (OPTIMIZERS[t.optimizer].distributed,),
         "use_precision_aware_optimizer": (False, True) if everything else (t.use_precision_aware_optimizer,),
@@ -103,11 +102,10 @@ def _divisors(number: int) -> tuple[int, ...]:
     return tuple(n for n in range(2, number + 1) if number % n == 0)
 
 
-def _virtual(model: Model, pipelines: tuple[int, ...], *, fast: bool) -> tuple[int, ...]:
+def _virtual(model: Model, pipelines: tuple[int, ...]) -> tuple[int, ...]:
     """Chunks of a stage: all that split the layers evenly, and up to `MOST_CHUNKS` for other splits."""
     even = {vp for pp in pipelines if pp > 1 and model.num_layers % pp == 0 for vp in _divisors(model.num_layers // pp)}
-    others = range(1, MOST_CHUNKS + 1) if fast else (1, 2, 4, 8)
-    return tuple(sorted({*others, *(even if fast else (vp for vp in even if vp <= MOST_CHUNKS))}))
+    return tuple(sorted({*range(1, MOST_CHUNKS + 1), *even}))
 
 
 def _recompute(job: TrainingJob, *, everything: bool) -> tuple[str, ...]:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from math import gcd
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from ...dataclass import dataclass
 from ...job.layout import Layout, fewest_gpus
 from ...job.model import Model
-from ...job.settings import LARGEST_INTEGER
 from ...modules.kinds import shapes_of
 from ...rank.schedule import enough_microbatches
+from ...tape.tensor import largest
 from .choices import Style
-
-if TYPE_CHECKING:
-    import numpy as np
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
-MICROBATCHES = 2 * LARGEST_INTEGER
-"""More than any run has: no global batch is larger than LARGEST_INTEGER."""
 
 
 class Point(NamedTuple):
@@ -112,16 +106,17 @@ class Grid:
         """Worlds, points, micro batch sizes."""
         return len(self.worlds), len(self.points), len(self.micro)
 
-    def layout(self, base: Layout, pp: Any, style: Style) -> Layout:
-        """A layout of arrays. Cells that are not legal get GPUs enough for one replica, so that every figure is defined."""
-        import numpy as np
+    def layout(self, base: Layout, pp: Any, gpus: Any, style: Style, *, arrays: bool) -> Layout:
+        """A layout with its degrees, of `arrays` for all points; on GPUs enough for one replica, so that every figure is defined."""
+        degrees: list[Any] = [*self.points[0]]
+        if arrays:
+            import numpy as np
 
-        columns: list[Any] = [np.array(column).reshape(-1, 1) for column in zip(*self.points, strict=True)]
-        tp, cp, ep, etp = columns
-        world: Any = np.array(self.worlds).reshape(-1, 1, 1)
+            degrees = [np.array(column).reshape(-1, 1) for column in zip(*self.points, strict=True)]
+        tp, cp, ep, etp = degrees
         return dataclasses.replace(
             base,
-            world_size=np.maximum(world, np.maximum(tp * cp, ep * etp) * pp),
+            world_size=largest(gpus, largest(tp * cp, ep * etp) * pp),
             tensor_model_parallel_size=tp,
             context_parallel_size=cp,
             expert_model_parallel_size=ep,
@@ -134,13 +129,13 @@ class Grid:
 
 @dataclass(frozen=True)
 class Cells:
-    """Legal cells by index: shape, GPUs, point, micro batch size; and the microbatches of each. Without NumPy they are tuples."""
+    """Legal cells by index: shape, GPUs, point, micro batch size; and the microbatches of each."""
 
-    shape: Array
-    world: Array
-    point: Array
-    micro: Array
-    count: Array
+    shape: Sequence[int]
+    world: Sequence[int]
+    point: Sequence[int]
+    micro: Sequence[int]
+    count: Sequence[int]
 
     def __len__(self) -> int:
         return len(self.shape)
@@ -148,13 +143,6 @@ class Cells:
     def at(self, where: Any) -> Cells:
         """Those of some places."""
         return Cells(*(getattr(self, f.name)[where] for f in dataclasses.fields(self)))
-
-    def counts(self) -> tuple[list[tuple[int, int]], Array]:
-        """Every different (shape, microbatches), and which of them each cell has."""
-        import numpy as np
-
-        pairs, which = np.unique(self.shape * MICROBATCHES + self.count, return_inverse=True)
-        return [divmod(pair, MICROBATCHES) for pair in pairs.tolist()], which.ravel()
 
 
 def at_point(base: Layout, point: Point, style: Style, *, moe: bool) -> Layout:

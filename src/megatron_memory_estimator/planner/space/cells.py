@@ -1,4 +1,4 @@
-"""The legal cells of a space without NumPy: what `cells.py` finds, one after the other."""
+"""The legal cells of a space: pipelines, GPUs, degrees and micro batch sizes that divide the batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Cell = tuple[int, int, int, int, int]
 """Shape, GPUs, point and micro batch size by index, and the microbatches."""
 
 
-def plain_cells(
+def legal_cells(
     job: TrainingJob, shapes: Sequence[Shape], grid: Grid, allowed: Sequence[bool], each: int, ruled_out: Counter[str]
 ) -> Cells:
     """The legal cells of the allowed points. Every cell stands for `each` layouts in the counts of what is ruled out."""

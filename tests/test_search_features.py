@@ -1,19 +1,16 @@
-"""Every route of the planner gives the numbers of `estimate`, and no feature takes a slower one than it needs."""
+"""Features that change what a rank keeps: a search of layouts with each gives the figures of `estimate`, and misses none."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
 
 from megatron_memory_estimator import TrainingJob
-from megatron_memory_estimator.planner.search import sampled
-from megatron_memory_estimator.planner.space import routes
+from megatron_memory_estimator.planner.search import sampled, search
 from megatron_memory_estimator.planner.space.axes import Space
-from megatron_memory_estimator.planner.space.routes import FEATURES, Route, route
 
-from .test_planner import same_figures
+from .test_planner import same_figures, worth_a_line
 
 Settings = dict[str, Any]
 HYBRIDEP: Settings = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"}
@@ -38,7 +35,6 @@ ON: dict[str, Settings] = {
     "optimizer of matrices": {"optimizer": "muon"},
 }  # fmt: skip
 """Settings that turn each feature on."""
-FASTER: dict[Route, tuple[Route, ...]] = {"arrays": ("tables",), "one at a time": ("tables", "arrays")}
 
 
 def job(settings: Settings) -> TrainingJob:
@@ -65,33 +61,19 @@ def space(name: str) -> Space:
     )
 
 
-def test_every_feature_has_settings_and_a_reason() -> None:
-    assert set(ON) == {feature.name for feature in FEATURES}
-    assert all(feature.why for feature in FEATURES)
-    assert route(job({}).training, job({}).model) == "tables"
-    for feature in FEATURES:
-        training = job(ON[feature.name]).training
-        assert [one.name for one in FEATURES if one.on(training)] == [feature.name]
-        assert route(training, job({}).model) == feature.route
-
-
-def equal_to_estimate(name: str, count: int) -> None:
-    """So many random layouts with a feature, each estimated again."""
-    plans = sampled(job(ON[name]), space(name), count, seed=3)
+@pytest.mark.parametrize("name", ON)
+def test_layouts_with_a_feature_have_the_bytes_of_estimate(name: str) -> None:
+    plans = sampled(job(ON[name]), space(name), 12, seed=3)
     assert len(plans) >= 12
     for plan in plans:
         same_figures(plan)
 
 
 @pytest.mark.parametrize("name", ON)
-def test_features_beyond_the_tables_have_the_bytes_of_estimate(name: str) -> None:
-    equal_to_estimate(name, 12)
-
-
-@pytest.mark.parametrize(("name", "faster"), [(one.name, fast) for one in FEATURES for fast in FASTER[one.route]])
-def test_a_faster_route_would_give_other_numbers(name: str, faster: Route, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or none: where sizes decide what exists, arrays of them have no answer."""
-    moved = [dataclasses.replace(one, route=faster) if one.name == name else one for one in FEATURES]
-    monkeypatch.setattr(routes, "FEATURES", tuple(moved))
-    with pytest.raises((AssertionError, TypeError, ValueError)):
-        equal_to_estimate(name, 40)
+def test_a_search_with_a_feature_finds_the_best(name: str) -> None:
+    """Every layout evaluated."""
+    base, some = job(ON[name]), space(name)
+    found = search(base, some, best=5)
+    every = [one for one in sampled(base, some, found.legal, seed=0) if one.needed.high <= found.limit]
+    expected = worth_a_line(every, "throughput", 5)
+    assert [(one.step, one.needed) for one in found.plans] == [(one.step, one.needed) for one in expected]

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from ...dataclass import dataclass
-from ...job.training import Training
-from ...modules.context import Context
-from ...modules.layers import Declaration
-from ...rank.chunks import Run, TracedUnit
-from ...rank.declare import Declarer
-from ...rank.keys import LayerKey, PartKey, UnitKey
-from ...tape.tensor import Param
+from ..dataclass import dataclass
+from ..job.training import Training
+from ..modules.context import Context
+from ..modules.layers import Declaration
+from ..rank.chunks import Run, TracedUnit
+from ..rank.declare import Declarer
+from ..rank.keys import Form, LayerKey, PartKey, UnitKey
+from ..tape.events import Trace
+from ..tape.tensor import Param
 
 T = TypeVar("T")
 
@@ -109,6 +110,21 @@ class Known:
         return new
 
 
+class Grids:
+    """What was made for one grid and style: units by their precision, and what depends on no recomputation, by what it is of."""
+
+    def __init__(self) -> None:
+        self.units: dict[str, Known] = {}
+        self.made: dict[Any, Any] = {}
+
+    def find(self, key: Any, make: Callable[[], T]) -> T:
+        """What was made before, or what `make` makes."""
+        if key not in self.made:
+            self.made[key] = make()
+        found: T = self.made[key]
+        return found
+
+
 class SharingDeclarer(Declarer):
     """Declares and traces a unit only where no earlier training gave the same answers about recomputation."""
 
@@ -128,6 +144,20 @@ class SharingDeclarer(Declarer):
 
     def params(self, kind: LayerKey) -> list[Param]:
         return self.shared(("params", kind), lambda: self._declare(kind).params)
+
+    def declared(self, piece: LayerKey | PartKey) -> Declaration:
+        """A kind of layer, or a part outside the layers."""
+        return self._declare_part(piece) if len(piece) == 2 else self._declare(piece)
+
+    def trained(self, declared: Declaration) -> tuple[Param, ...]:
+        """The parameters of a declaration; with PEFT all but the adapters' are frozen."""
+        return self._params(declared)
+
+    def kept_of(self, piece: LayerKey | PartKey, form: Form) -> Trace:
+        """The trace of a layer or a part, without what the paged stash keeps of it."""
+        if len(piece) == 2:
+            return self.part(piece).trace
+        return self._paged(self.unit(((piece,), form)).trace)[0]
 
     def _declare(self, kind: LayerKey) -> Declaration:
         return self.shared(("declared", kind), lambda: Declarer._declare(self, kind))

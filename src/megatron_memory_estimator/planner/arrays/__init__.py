@@ -1,1 +1,0 @@
-"""Many layouts at once: the engine's declarations evaluated on arrays."""
