@@ -31,8 +31,6 @@ def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int |
         raise UnsupportedError(
             "plan does not search layouts of reinforcement learning; estimate and advise hold its phases, compare takes several layouts"
         )
-    if job.layout.num_distributed_optimizer_instances != 1:
-        raise UnsupportedError("plan searches with num_distributed_optimizer_instances=1 only")
     said = list(timed_as(job.training))
     if global_batch_size is None and not job.batch_is_assumed:
         global_batch_size = job.training.global_batch_size

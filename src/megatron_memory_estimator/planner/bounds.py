@@ -346,6 +346,7 @@ class Bounds:
         self.before = [before[at] for at in self.rows]
         """[place]: ranks before the last one that a stage stands for."""
         self._costs: dict[Option, Cost] = {}
+        self._passed: dict[Training, Passes] = {}
         self._weights: dict[Any, list[Any]] = {}
 
     # -- one value for each cell, or the value of the only one -------------------------------------------------------------
@@ -425,16 +426,26 @@ class Bounds:
     def of(self, training: Training, options: Sequence[Option]) -> list[Bound]:
         """The bounds of one training with every option."""
         declarer = self.pieces.declarer(training)
-        passes = self._passes(declarer, training)
         running, scratch = self._activations(declarer, training), self._scratch(declarer)
-        return [self._bound(training, self._cost(declarer, one), passes, running, scratch) for one in options]
+        return self._bounds(training, options, running, scratch)
+
+    def idle(self, training: Training, options: Sequence[Option]) -> list[Bound]:
+        """The bounds of one training without its activations: sooner found."""
+        nothing = [0.0] * self.pipelines.most
+        return self._bounds(training, options, nothing, nothing)
 
     def least(self, training: Training, options: Sequence[Option]) -> list[Bound]:
         """The bounds of any recomputation: the seconds of none, and no activations."""
-        plain = dataclasses.replace(training, **NO_RECOMPUTATION)
-        declarer = self.pieces.declarer(plain)
-        passes, nothing = self._passes(declarer, plain), [0.0] * self.pipelines.most
-        return [self._bound(plain, self._cost(declarer, one), passes, nothing, nothing) for one in options]
+        return self.idle(dataclasses.replace(training, **NO_RECOMPUTATION), options)
+
+    def _bounds(
+        self, training: Training, options: Sequence[Option], running: Sequence[Any], scratch: Sequence[Any]
+    ) -> list[Bound]:
+        declarer = self.pieces.declarer(training)
+        if training not in self._passed:
+            self._passed[training] = self._passes(declarer, training)
+        passes = self._passed[training]
+        return [self._bound(training, self._cost(declarer, one), passes, running, scratch) for one in options]
 
     def _cost(self, declarer: SharingDeclarer, option: Option) -> Cost:
         if option not in self._costs:

@@ -32,7 +32,7 @@ from ..rules import broken
 from ..throughput.machine import machine
 from ..throughput.stages import unit_time
 from .space.axes import DEGREES, Space
-from .space.borders import EVEN, Work, generated_layout
+from .space.borders import EVEN, Work, generated_layout, together
 from .space.cells import legal_cells
 from .space.choices import Option, Style, options, precision_settings, styles, training_with
 from .space.defaults import completed
@@ -345,7 +345,6 @@ def _plain(job: TrainingJob, pp: int, vp: int) -> Layout:
         virtual_pipeline_model_parallel_size=vp if vp > 1 else None,
         num_layers_per_virtual_pipeline_stage=None,
         microbatch_group_size_per_vp_stage=None,
-        num_distributed_optimizer_instances=1,
     )
 
 
@@ -368,7 +367,7 @@ def _splits(job: TrainingJob, space: Space, pp: int, vp: int, work: Sequence[Wor
         splits.append(
             dataclasses.replace(plain, num_layers_in_first_pipeline_stage=first, num_layers_in_last_pipeline_stage=last)
         )
-    generated = "layout" in space.split and (not divides or model.mtp)
+    generated = "layout" in space.split and (not divides or model.mtp or max(together(model)) > 1)
     texts = [generated_layout(model, pp, vp, one) for one in work] if generated else []
     splits += [
         dataclasses.replace(plain, virtual_pipeline_model_parallel_size=None, pipeline_model_parallel_layout=text)

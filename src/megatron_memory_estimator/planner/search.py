@@ -177,17 +177,37 @@ class Group(NamedTuple):
     bounds: Bounds
 
 
+class Bounded(NamedTuple):
+    """The bounds of cells as lists: of the objective, and what else is looked at; whether the high end fits, and which may fit at all."""
+
+    keys: list[float]
+    others: list[float]
+    passes: list[float]
+    surely: list[bool]
+    cells: list[int]
+
+    @property
+    def hopeless(self) -> int:
+        """Cells that surely do not fit."""
+        return len(self.keys) - len(self.cells)
+
+
+class Recomputed(NamedTuple):
+    """A group with one training, whose activations are not bounded yet: the least of its other figure, and hopeless cells by option."""
+
+    group: Group
+    training: int
+    other: float
+    hopeless: list[int]
+
+
 class Block(NamedTuple):
-    """Layouts of a group with one training and option that may fit, the most promising first: their bounds, and their cells."""
+    """Layouts of a group with one training and option that may fit, the most promising first: their bounds, and their cells in order."""
 
     group: Group
     training: int
     option: int
-    keys: list[float]
-    passes: list[float]
-    others: list[float]
-    surely: list[bool]
-    """Whether the bound of the high end fits."""
+    bounded: Bounded
     cells: list[int]
 
 
@@ -283,7 +303,6 @@ class _Search:
         layout = dataclasses.replace(
             at_point(self.legal.shapes[shape].layout, grid.points[point], style, moe=bool(base.model.num_moe_experts)),
             world_size=gpus,
-            num_distributed_optimizer_instances=base.layout.num_distributed_optimizer_instances,
         )
         t = dataclasses.replace(training_with(chosen, group.style.options[option]), micro_batch_size=grid.micro[micro])
         job = dataclasses.replace(base, layout=layout, training=t, num_microbatches=count, assumptions=())
@@ -310,7 +329,7 @@ class _Queue:
         self.search, self.objective, self.limit, self.exactly = search, objective, limit, exactly
         self.apart: list[Plan] = []
         self.heap: list[tuple[float, float, int, int, Any]] = []
-        """Bounds, a rank of equals, a number that tells entries apart, and a group, a block and how far it is, or a plan."""
+        """Bounds, a rank of equals, a number that tells entries apart, and a group, a recomputation, a block and its place, or a plan."""
         self.number = self.done = 0
 
     def plans(self, *, tight: bool, every: bool) -> Iterator[Plan]:
@@ -327,6 +346,8 @@ class _Queue:
                     yield entry
             elif isinstance(entry, Group):
                 self._expand(entry)
+            elif isinstance(entry, Recomputed):
+                self._open(entry, most=most)
             elif isinstance(entry, Timed):
                 if self._wanted(*entry, most=most, tight=tight, first=first):
                     self._evaluate(*entry, tight=tight)
@@ -344,56 +365,68 @@ class _Queue:
 
     def _enter(self, group: Group) -> None:
         """A group whose cells may fit with some recomputation."""
-        trainings, found = group.style.trainings, self.search.found
-        best: float | None = None
-        for bound in group.bounds.least(trainings[0][1], group.style.options):
-            keys, lows = _values(self.objective.key(bound)), _values(bound.low)
-            hopeful = [key for key, low in zip(keys, lows, strict=True) if self.limit is None or low <= self.limit]
-            found.too_large += (len(keys) - len(hopeful)) * len(trainings)
-            if not hopeful:
-                self.done += len(keys) * len(trainings)
-            best = min(hopeful if best is None else [best, *hopeful], default=best)
-        if best is not None:
-            self._push(best, 0.0, group)
+        trainings = group.style.trainings
+        bounds = [self._bounded(bound) for bound in group.bounds.least(trainings[0][1], group.style.options)]
+        self.search.found.too_large += sum(one.hopeless for one in bounds) * len(trainings)
+        hopeful = [one.keys[at] for one in bounds for at in one.cells]
+        if hopeful:
+            self._push(min(hopeful), 0.0, group)
+        else:
+            self.done += sum(len(one.keys) for one in bounds) * len(trainings)
+
+    def _bounded(self, bound: Bound) -> Bounded:
+        limit = float("inf") if self.limit is None else self.limit
+        lows, highs = _values(bound.low), _values(bound.high)
+        return Bounded(
+            _values(self.objective.key(bound)), _values(self.objective.other(bound)), _values(bound.passes),
+            [high <= limit for high in highs], [at for at, low in enumerate(lows) if low <= limit],
+        )  # fmt: skip
 
     def _expand(self, group: Group) -> None:
-        """The layouts of a group with each recomputation."""
+        """The recomputations of a group, each with the seconds that it takes."""
         for number, (_, training) in enumerate(group.style.trainings):
-            for option, bound in enumerate(group.bounds.of(training, group.style.options)):
-                self._add(group, number, option, bound)
+            bounds = [self._bounded(bound) for bound in group.bounds.idle(training, group.style.options)]
+            hopeful = [one.keys[at] for one in bounds for at in one.cells]
+            if hopeful:
+                others = min(one.others[at] for one in bounds for at in one.cells)
+                self._push(min(hopeful), 0.0, Recomputed(group, number, others, [one.hopeless for one in bounds]))
+            else:
+                self.done += sum(len(one.keys) for one in bounds)
             self.search.said(self.done)
 
-    def _add(self, group: Group, training: int, option: int, bound: Bound) -> None:
-        keys, others, lows, highs, passes = map(
-            _values, (self.objective.key(bound), self.objective.other(bound), bound.low, bound.high, bound.passes)
-        )
-        limit = float("inf") if self.limit is None else self.limit
-        cells = sorted((at for at, low in enumerate(lows) if low <= limit), key=keys.__getitem__)
-        self.done += len(lows)
-        if cells:
-            block = Block(
-                group, training, option, [keys[at] for at in cells], [passes[at] for at in cells], [others[at] for at in cells],
-                [highs[at] <= limit for at in cells], cells,
-            )  # fmt: skip
-            self._push(block.keys[0], 0.0, (block, 0))
+    def _open(self, one: Recomputed, *, most: float) -> None:
+        """The layouts of a group with a recomputation."""
+        group, training, other, hopeless = one
+        _, chosen = group.style.trainings[training]
+        if other > most:
+            return
+        for option, bound in enumerate(group.bounds.of(chosen, group.style.options)):
+            found = self._bounded(bound)
+            self.done += len(found.keys)
+            self.search.found.too_large += found.hopeless - hopeless[option]
+            if found.cells:
+                cells = sorted(found.cells, key=found.keys.__getitem__)
+                self._push(found.keys[cells[0]], 0.0, (Block(group, training, option, found, cells), 0))
 
     def _next(self, block: Block, at: int, *, most: float, tight: bool, first: bool) -> None:
         """The next layout of a block that may be worth a line: timed exactly, or evaluated where its seconds are not the order."""
         while at < len(block.cells) and not self._wanted(block, at, most=most, tight=tight, first=first):
             at += 1
         if at + 1 < len(block.cells):
-            self._push(block.keys[at + 1], 0.0, (block, at + 1))
+            self._push(block.bounded.keys[block.cells[at + 1]], 0.0, (block, at + 1))
         if at < len(block.cells):
-            key = block.keys[at]
-            if self.objective.timed and self.search.legal.shapes[block.group.cells.shape[block.cells[at]]].pp > 1:
+            cell = block.cells[at]
+            key = block.bounded.keys[cell]
+            if self.objective.timed and self.search.legal.shapes[block.group.cells.shape[cell]].pp > 1:
                 _, training = block.group.style.trainings[block.training]
-                longer = block.group.bounds.passes(training, block.cells[at]) - block.passes[at]
+                longer = block.group.bounds.passes(training, cell) - block.bounded.passes[cell]
                 key += max(longer, 0.0) * ROUNDED
             self._push(key, 0.0, Timed(block, at))
 
     def _wanted(self, block: Block, at: int, *, most: float, tight: bool, first: bool) -> bool:
-        surely = block.surely[at] or tight or (first and len(self.apart) < APART)
-        return surely and block.others[at] <= most
+        cell = block.cells[at]
+        surely = block.bounded.surely[cell] or tight or (first and len(self.apart) < APART)
+        return surely and block.bounded.others[cell] <= most
 
     def _evaluate(self, block: Block, at: int, *, tight: bool) -> None:
         plan, found = self.search.plan(block.group, block.training, block.option, block.cells[at]), self.search.found

@@ -127,6 +127,18 @@ def beside_first(row: Row) -> str:
     return f"{speed}: {abs(spent[name]) / whole:.1%} of a step {more} for {WORDS.get(name, name)}"
 
 
+def crossing(row: Row) -> str:
+    """Which groups of ranks are larger than an NVLink domain, so that their traffic takes the network."""
+    layout, domain = row.plan.job.layout, row.plan.job.gpu.nvlink_domain
+    spans = (("tp", layout.tp, 1), ("cp", layout.cp, layout.tp), ("ep", layout.ep, layout.etp))
+    found = [
+        f"{name} over {-(-ranks * stride // domain)}"
+        for name, ranks, stride in spans
+        if ranks > 1 and ranks * stride > domain
+    ]
+    return f"{', '.join(found)} NVLink domains of {domain} GPUs" if found else ""
+
+
 def _gpu_seconds(row: Row, part: str) -> float:
     return row.time.parts.get(part, 0.0) * row.plan.job.layout.world_size
 

@@ -23,7 +23,7 @@ from ..planner.found import Found, Plan
 from ..planner.launch import FORMS, environment, megatron_lm
 from ..wording import counted
 from .plan_words import NARROWEST, listed, plain, said_once
-from .plans import PLAN, Row, answer, apart_rows, beside_first, warnings
+from .plans import PLAN, Row, answer, apart_rows, beside_first, crossing, warnings
 from .quantities import gib, labelled
 from .screen import room
 from .verdict import DOES, next_lines
@@ -200,6 +200,8 @@ def plan_lines(rows: Sequence[Row], width: int, room: int = sys.maxsize) -> list
         for name, meaning in LEGEND.items()
         if any(name in plain(one) for one in (*layouts, *common))
     ]
+    if any(row.plan.precision != "bf16" for row in rows):
+        meanings.append(f"MFU: of the dense bf16 peak of the {rows[0].plan.job.gpu.name}")
     below = [escape(line) for meaning in meanings for line in textwrap.wrap(meaning, width)]
     head, plans = _table([_figures(row) for row in rows], layouts, [_below(row) for row in rows], width)
     lines: list[str] = []
@@ -283,8 +285,8 @@ def _table(
 
 
 def _below(row: Row) -> str:
-    """Why a plan is slower than the first, and which phase decides its head-room."""
-    parts = [beside_first(row)]
+    """Why a plan is slower than the first, what leaves an NVLink domain, and which phase decides its head-room."""
+    parts = [beside_first(row), crossing(row)]
     if row.judged.phase != "training":
         parts.append(f"it needs most memory to {DOES[row.judged.phase].do}")
     if row.judged.word != "fits":

@@ -18,6 +18,7 @@ from ...job.layout import Layout
 from ...job.model import Model
 from ...job.training import Training
 from ...modules.context import Context
+from ...modules.kinds import kinds_of
 from ...modules.layers import layer_unit
 from ...tape.tensor import total
 from ...throughput.schedule import Schedule, pipeline_seconds
@@ -61,7 +62,9 @@ def generated_layout(model: Model, pp: int, vp: int, work: Work | None = None) -
 
     Every chunk holds a layer, but for those of the loss and of MTP. `work` is that of `weights` where it is not given.
     """
-    layers, mtp, loss, embedding = work or weights(model)
+    each, mtp, loss, embedding = work or weights(model)
+    sizes = together(model)
+    layers = [sum(each[end - size : end]) for size, end in zip(sizes, accumulate(sizes), strict=True)]
     chunks = pp * vp
     if chunks < 2 or len(layers) < chunks:
         return None
@@ -84,14 +87,27 @@ def generated_layout(model: Model, pp: int, vp: int, work: Work | None = None) -
         found.append((seconds, behind, counts))
     if not found:
         return None
-    _, behind, counts = min(found)
-    if not mtp and len(set(counts)) == 1:
+    _, behind, split = min(found)
+    ends = [0, *accumulate(sizes)]
+    layers_of = [ends[end] - ends[start] for start, end in pairwise(accumulate(split, initial=0))]
+    if not mtp and len(set(layers_of)) == 1:
         return None
-    texts = ["t" * count for count in counts]
+    texts = ["t" * count for count in layers_of]
     texts[0] = "E" + texts[0]
     texts[-1 - behind] += "m" * model.mtp
     texts[-1] += "L"
     return _written(texts)
+
+
+def together(model: Model) -> list[int]:
+    """How many layers in a row stand in one chunk: those that share the keys that an indexer before them picked stand with it."""
+    sizes: list[int] = []
+    for kind in model.kinds:
+        if sizes and any(one.borrows for one in kinds_of(kind)):
+            sizes[-1] += 1
+        else:
+            sizes.append(1)
+    return sizes
 
 
 def _written(chunks: list[str]) -> str:
@@ -142,7 +158,12 @@ def balanced(chunks: Chunks) -> tuple[float, tuple[int, ...]]:
     """The seconds of the shortest schedule, and its layers of each chunk."""
     starts = [(0.0, _even(chunks)), *((rows, _filled(chunks, rows)) for rows in ROWS)]
     starts = [start for start in starts if all(n >= least for n, least in zip(start[1], chunks.least, strict=True))]
-    found = {tuple(_climbed(chunks, rows, start, of_equals)) for rows, start in starts for of_equals in (min, max)}
+    found: dict[tuple[int, ...], None] = {}
+    for rows, start in starts:
+        climbed, tied = _climbed(chunks, rows, start, min)
+        found[tuple(climbed)] = None
+        if tied:
+            found[tuple(_climbed(chunks, rows, start, max)[0])] = None
     return min((_seconds(chunks, counts), counts) for counts in sorted(found))
 
 
@@ -181,9 +202,10 @@ def _filled(chunks: Chunks, rows: float) -> list[int]:
 
 def _climbed(
     chunks: Chunks, rows: float, counts: list[int], of_equals: Callable[[list[list[int]]], list[int]]
-) -> list[int]:
-    """One layer at a time moves from a heavy chunk to a light one, as long as that helps; `of_equals` takes one of equal moves."""
-    sizes, unit = chunks.sizes, chunks.before[-1]
+) -> tuple[list[int], bool]:
+    """One layer at a time moves from a heavy chunk to a light one, as long as that helps; `of_equals` takes one of equal moves. Whether
+    there were such."""
+    sizes, unit, tied = chunks.sizes, chunks.before[-1], False
     while True:
         loads = chunks.loads(counts)
         sums, heaviest = _sums(chunks, loads)
@@ -196,7 +218,8 @@ def _climbed(
             load = round(worst / unit, DIGITS), round(squares / unit**2, DIGITS)
             moves.setdefault(load, []).append((taken, given))
         if not moves or (top := min(moves)) >= best:
-            return counts
+            return counts, tied
+        tied = tied or len(moves[top]) > 1
         counts = of_equals(
             [[n - (at == taken) + (at == given) for at, n in enumerate(counts)] for taken, given in moves[top]]
         )

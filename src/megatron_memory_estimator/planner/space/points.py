@@ -116,7 +116,7 @@ class Grid:
         tp, cp, ep, etp = degrees
         return dataclasses.replace(
             base,
-            world_size=largest(gpus, largest(tp * cp, ep * etp) * pp),
+            world_size=largest(gpus, largest(tp * cp, ep * etp) * pp * base.num_distributed_optimizer_instances),
             tensor_model_parallel_size=tp,
             context_parallel_size=cp,
             expert_model_parallel_size=ep,
@@ -146,11 +146,11 @@ class Cells:
 
 
 def at_point(base: Layout, point: Point, style: Style, *, moe: bool) -> Layout:
-    """A layout with the degrees of a point, on as few GPUs as they need."""
+    """A layout with the degrees of a point, on as few GPUs as they need, for every instance of the distributed optimizer."""
     tp, cp, ep, etp = point
     return dataclasses.replace(
         base,
-        world_size=fewest_gpus(tp * cp, ep * etp, base.pp),
+        world_size=fewest_gpus(tp * cp, ep * etp, base.pp) * base.num_distributed_optimizer_instances,
         tensor_model_parallel_size=tp,
         context_parallel_size=cp,
         expert_model_parallel_size=ep,
