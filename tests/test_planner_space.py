@@ -131,6 +131,35 @@ def test_a_generated_layout_holds_every_layer_once() -> None:
     assert generated_layout(llama, 8, 16) is None, "fewer layers than chunks"
 
 
+@pytest.mark.parametrize(("pp", "vp"), [(2, 1), (3, 2), (8, 1), (4, 3)])
+def test_layers_that_share_an_indexer_stand_in_one_chunk(pp: int, vp: int) -> None:
+    """GLM-5.2 picks keys in three layers, then in every fourth: no chunk begins with a layer that borrows them."""
+    model = TrainingJob.from_hf("zai-org/GLM-5.2", 1).model
+    text = generated_layout(model, pp, vp)
+    assert text is not None
+    first = 0
+    for chunk in parse_layout(text):
+        count = chunk.count("t")
+        assert not count or "dsa_shared" not in model.kinds[first], (text, first)
+        first += count
+    assert first == model.num_layers
+
+
+def test_a_search_finds_pipelines_of_shared_indexers_and_layouts_of_instances() -> None:
+    job = TrainingJob.from_hf("zai-org/GLM-5.2", 192, gpu="GB200", global_batch_size=1152)
+    space = Space(
+        tensor_model_parallel_size=(1, 4), pipeline_model_parallel_size=(1, 3), virtual_pipeline_model_parallel_size=(1, 7),
+        context_parallel_size=(1,), expert_model_parallel_size=(64,), micro_batch_size=(1, 4), recompute=("none", "full"),
+    )  # fmt: skip
+    assert any(plan.job.layout.pp == 3 for plan in search(job, space).plans)
+    settings: dict[str, Any] = {"num_distributed_optimizer_instances": 2, "overlap_grad_reduce": True}
+    job = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 64, gpu="H100", global_batch_size=256, **settings)
+    few = dataclasses.replace(space, pipeline_model_parallel_size=(1, 2), expert_model_parallel_size=(8,))
+    plans = search(job, few, best=3).plans
+    assert plans and all(plan.job.layout.num_distributed_optimizer_instances == 2 for plan in plans)
+    assert all(plan.needed == estimate(plan.job).needed for plan in plans)
+
+
 @pytest.mark.parametrize("name", EVERY_ARCHITECTURE)
 def test_launch_arguments_give_the_same_bytes(name: str, tmp_path: Path) -> None:
     """Megatron-LM arguments, a YAML file of them and Megatron-Bridge sections, read back by the readers of `estimate`."""
