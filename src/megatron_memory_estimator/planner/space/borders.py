@@ -156,7 +156,8 @@ class Chunks(NamedTuple):
 @lru_cache(maxsize=4096)  # asked again for every space that a refusal tries
 def balanced(chunks: Chunks) -> tuple[float, tuple[int, ...]]:
     """The seconds of the shortest schedule, and its layers of each chunk."""
-    starts = [(0.0, _even(chunks)), *((rows, _filled(chunks, rows)) for rows in ROWS)]
+    proportions = ROWS if len(chunks.extra) > chunks.pp else ROWS[:1]  # of one chunk a rank they are all the same
+    starts = [(0.0, _even(chunks)), *((rows, _filled(chunks, rows)) for rows in proportions)]
     starts = [start for start in starts if all(n >= least for n, least in zip(start[1], chunks.least, strict=True))]
     found: dict[tuple[int, ...], None] = {}
     for rows, start in starts:
@@ -192,11 +193,14 @@ def _filled(chunks: Chunks, rows: float) -> list[int]:
     pp, counts = chunks.pp, list(chunks.least)
     mean = chunks.before[-1] / chunks.layers
     loads = [count * mean + more for count, more in zip(counts, chunks.extra, strict=True)]
+    ranks = [total(loads[rank::pp]) for rank in range(pp)]
+    weights = [(1 - rows) * ranks[at % pp] + (rows + 0.01) * loads[at] for at in range(chunks.held)]
     for _ in range(chunks.layers - sum(counts)):
-        ranks = [total(loads[rank::pp]) for rank in range(pp)]
-        at = min(range(chunks.held), key=lambda at: (1 - rows) * ranks[at % pp] + (rows + 0.01) * loads[at])
+        at = weights.index(min(weights))
         counts[at] += 1
-        loads[at] += mean
+        weights[at] += (rows + 0.01) * mean
+        for beside in range(at % pp, chunks.held, pp):
+            weights[beside] += (1 - rows) * mean
     return counts
 
 
