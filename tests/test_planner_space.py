@@ -12,7 +12,7 @@ import pytest
 from megatron_memory_estimator import Model, TrainingJob, estimate
 from megatron_memory_estimator.job.pipeline import parse_layout
 from megatron_memory_estimator.planner.counting import shapes
-from megatron_memory_estimator.planner.launch import bridge_sections, megatron_lm, yaml_text
+from megatron_memory_estimator.planner.launch import bridge_overrides, bridge_sections, megatron_lm, yaml_text
 from megatron_memory_estimator.planner.search import sampled, search
 from megatron_memory_estimator.planner.space.axes import DEGREES, Space
 from megatron_memory_estimator.planner.space.borders import generated_layout, weights
@@ -158,6 +158,27 @@ def test_a_search_finds_pipelines_of_shared_indexers_and_layouts_of_instances() 
     plans = search(job, few, best=3).plans
     assert plans and all(plan.job.layout.num_distributed_optimizer_instances == 2 for plan in plans)
     assert all(plan.needed == estimate(plan.job).needed for plan in plans)
+
+
+def test_a_hybrid_gets_chunks_by_borders_in_its_pattern() -> None:
+    """Every chunk has a sub-layer, all together are the pattern; launch words and Bridge's overrides have the borders."""
+    job = TrainingJob.from_hf("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", 16, gpu="H100", global_batch_size=64)
+    space = Space(
+        tensor_model_parallel_size=(1,), pipeline_model_parallel_size=(2, 4), virtual_pipeline_model_parallel_size=(2, 3),
+        context_parallel_size=(1,), expert_model_parallel_size=(4, 8), micro_batch_size=(1,), recompute=("none", "moe_act"),
+    )  # fmt: skip
+    plans = search(job, space, best=4, every=True).plans
+    assert len(plans) == 4
+    for plan in plans:
+        pattern = plan.job.model.hybrid_layer_pattern or ""
+        segments = pattern.split("|")
+        assert all(segments) and "".join(segments) == job.model.hybrid_layer_pattern
+        assert plan.virtual == len(segments) // plan.job.layout.pp in (2, 3)
+        launch = megatron_lm(plan.job)
+        read = TrainingJob.from_megatron_args(launch.words(), 16, gpu="H100", **launch.beside)
+        assert estimate(read).peak_stage.peak_allocated_bytes == plan.peak_allocated_bytes
+        assert f"model.hybrid_layer_pattern='{pattern}'" in bridge_overrides(plan.job)
+        assert estimate(plan.job).needed == plan.needed
 
 
 @pytest.mark.parametrize("name", EVERY_ARCHITECTURE)

@@ -219,7 +219,7 @@ class Pipelines:
 
 
 def _stages(declarer: Declarer, job: TrainingJob, shape: Shape) -> Iterator[Stage]:
-    for chunks, ranks in different_stages(declarer, job.model, shape.layout):
+    for chunks, ranks in different_stages(declarer, shape.of(job.model), shape.layout):
         yield Stage(tuple(_made(declarer, chunk) for chunk in chunks), ranks)
 
 

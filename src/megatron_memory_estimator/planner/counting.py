@@ -32,7 +32,7 @@ from ..rules import broken
 from ..throughput.machine import machine
 from ..throughput.stages import unit_time
 from .space.axes import DEGREES, Space
-from .space.borders import EVEN, Work, generated_layout, together
+from .space.borders import EVEN, Work, bordered, generated_layout, together
 from .space.cells import legal_cells
 from .space.choices import Option, Style, options, precision_settings, styles, training_with
 from .space.defaults import completed
@@ -269,7 +269,7 @@ class Rules:
     def broken(self, at: Reference, training: Training) -> str:
         """The first rule that a reference breaks with a training, or nothing."""
         layout = self.layout(at)
-        stated = stated_violations(self.base.model, layout, training, at.shape.group * at.shape.vp * 2)
+        stated = stated_violations(at.shape.of(self.base.model), layout, training, at.shape.group * at.shape.vp * 2)
         first = stated[0].rule if stated else self._uneven(at, layout, training)
         return first or next((one.rule for one in gpu(training, self.base.gpu)), "")
 
@@ -291,7 +291,7 @@ class Rules:
         """Any legal layout. None where nothing tried is legal."""
         pairs = list(product(shapes, points))
         Random(0).shuffle(pairs)
-        pipelines = {shape.layout: pipeline_sides(self.base.model, shape.layout) for shape in shapes}
+        pipelines = {id(shape): pipeline_sides(shape.of(self.base.model), shape.layout) for shape in shapes}
         combinations = product(self.space.precision, self.sets, self.options)
         for number, (precision, (_, recompute), option) in enumerate(combinations):
             training = training_with(self.training(precision, recompute), option)
@@ -301,9 +301,10 @@ class Rules:
                 for style in ways[point.tp > 1, point.cp > 1]:
                     ask()
                     at = Reference(shape, point, style, recompute, option)
-                    key = pipelines[shape.layout], point, style
+                    key = pipelines[id(shape)], point, style
                     if key not in known:
-                        known[key] = hopeless(self.base, self.layout(at), training)
+                        job = dataclasses.replace(self.base, model=shape.of(self.base.model))
+                        known[key] = hopeless(job, self.layout(at), training)
                     if not known[key] and not self.broken(at, training):
                         return at
         return None
@@ -318,16 +319,15 @@ class Rules:
 
 def shapes(job: TrainingJob, space: Space) -> Iterator[Shape | Violation]:
     """Every pipeline of the space that is legal, or the rule that it breaks."""
-    work = tuple(works(job)) if not job.model.hybrid else ()
+    work = tuple(works(job))
     for pp, vp in product(space.pipeline_model_parallel_size, space.virtual_pipeline_model_parallel_size):
         if vp > 1 and pp == 1:
             yield broken("chunks-need-pp", virtual_pipeline_model_parallel_size=vp)
             continue
-        for layout in _splits(job, space, pp, vp, work):
-            violations = pipeline(
-                job.model, layout, overlap_p2p_comm=job.training.overlap_p2p_comm, mcore=job.training.mcore
-            )
-            yield next(violations, None) or next(placed(job.model, layout), None) or Shape(layout, vp)
+        for shape in _cut(job, space, pp, vp, work):
+            model, t = shape.of(job.model), job.training
+            violations = pipeline(model, shape.layout, overlap_p2p_comm=t.overlap_p2p_comm, mcore=t.mcore)
+            yield next(violations, None) or next(placed(model, shape.layout), None) or shape
 
 
 def _plain(job: TrainingJob, pp: int, vp: int) -> Layout:
@@ -348,9 +348,26 @@ def _plain(job: TrainingJob, pp: int, vp: int) -> Layout:
     )
 
 
+def _cut(job: TrainingJob, space: Space, pp: int, vp: int, work: Sequence[Work]) -> Iterator[Shape]:
+    """The pipelines of so many stages and chunks. A hybrid's borders are in its pattern."""
+    model, plain = job.model, _plain(job, pp, vp)
+    if not model.hybrid:
+        yield from (Shape(layout, vp) for layout in _splits(job, space, pp, vp, work))
+        return
+    texts = []
+    if pp > 1 and "layout" in space.split and "|" not in (model.hybrid_layer_pattern or ""):
+        texts = [
+            text for text in dict.fromkeys(generated_layout(model, pp, vp, one) for one in work) if text is not None
+        ]
+    alone = dataclasses.replace(plain, virtual_pipeline_model_parallel_size=None)
+    yield from (Shape(alone, vp, bordered(model, text)) for text in texts)
+    if vp == 1 or not texts:
+        yield Shape(plain, vp)
+
+
 def _splits(job: TrainingJob, space: Space, pp: int, vp: int, work: Sequence[Work]) -> Iterator[Layout]:
     model, plain = job.model, _plain(job, pp, vp)
-    if pp == 1 or model.hybrid:
+    if pp == 1:
         yield plain
         return
     splits = []

@@ -12,7 +12,7 @@ from ..device.terms import Range
 from ..doors import door
 from ..frames import frame
 from ..job.hardware import GIB
-from ..job.pipeline import parse_layout
+from ..job.pipeline import virtual_stages
 from ..job.training_job import TrainingJob
 from ..throughput.machine import Efficiency
 from .space.axes import Space
@@ -38,17 +38,16 @@ class Plan:
     @property
     def virtual(self) -> int:
         """Model chunks of a stage."""
-        layout = self.job.layout
-        if layout.pipeline_model_parallel_layout:
-            return len(parse_layout(layout.pipeline_model_parallel_layout)) // layout.pp
-        return layout.virtual_pipeline_model_parallel_size or 1
+        return virtual_stages(self.job.model, self.job.layout)
 
     @property
     def split(self) -> str:
         """The split of layers over stages."""
-        layout = self.job.layout
+        layout, pattern = self.job.layout, self.job.model.hybrid_layer_pattern or ""
         if layout.pipeline_model_parallel_layout:
             return layout.pipeline_model_parallel_layout
+        if "|" in pattern:
+            return pattern
         ends = layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage
         return "even" if ends == (None, None) else "/".join("..." if n is None else str(n) for n in ends)
 

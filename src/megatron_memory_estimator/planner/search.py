@@ -299,13 +299,14 @@ class _Search:
             int(column[cell]) for column in (cells.shape, cells.world, cells.point, cells.micro, cells.count)
         )
         name, chosen = group.style.trainings[training]
+        pipeline, model = self.legal.shapes[shape], self.legal.shapes[shape].of(base.model)
         style, gpus = group.style.style, grid.worlds[world]
         layout = dataclasses.replace(
-            at_point(self.legal.shapes[shape].layout, grid.points[point], style, moe=bool(base.model.num_moe_experts)),
+            at_point(pipeline.layout, grid.points[point], style, moe=bool(base.model.num_moe_experts)),
             world_size=gpus,
         )
         t = dataclasses.replace(training_with(chosen, group.style.options[option]), micro_batch_size=grid.micro[micro])
-        job = dataclasses.replace(base, layout=layout, training=t, num_microbatches=count, assumptions=())
+        job = dataclasses.replace(base, model=model, layout=layout, training=t, num_microbatches=count, assumptions=())
         step, peak, needed = self.exact.figures(job)
         assert t.global_batch_size is not None
         tokens = t.global_batch_size * t.seq_length / step / gpus

@@ -249,6 +249,8 @@ def plan_settings(job: TrainingJob, asked: TrainingJob | None) -> dict[str, Any]
     if job.model.num_moe_experts:
         found |= {"ep": layout.ep, "etp": layout.etp}
     found["micro_batch_size"] = training.micro_batch_size
+    if job.model.hybrid_layer_pattern != asked.model.hybrid_layer_pattern:
+        found["hybrid_layer_pattern"] = job.model.hybrid_layer_pattern
     said = {"world_size", "micro_batch_size", SHORT["etp"], *(SHORT[name] for name in found if name in SHORT)}
     for part, before in ((layout, asked.layout), (training, asked.training), (job.env, asked.env)):
         for name, value in settings_of(part).items():

@@ -174,6 +174,7 @@ BETTER = {"throughput": "Faster", "memory": "Smaller at the peak", "head-room": 
 """What plans apart are, by objective."""
 LEGEND = {
     "pipeline layout": "layers divided over stages one by one, as a pipeline_model_parallel_layout (--show N)",
+    "borders in the pattern": "sub-layers divided over stages one by one, as | in hybrid_layer_pattern (--show N)",
     "uneven split": "other counts of layers on the first and the last stage: first/last",
 }
 

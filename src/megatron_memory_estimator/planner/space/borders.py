@@ -9,6 +9,7 @@ schedule of each is simulated.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, groupby, pairwise, product
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ...job.layout import Layout
 from ...job.model import Model
+from ...job.pipeline import parse_layout
 from ...job.training import Training
 from ...modules.context import Context
 from ...modules.kinds import kinds_of
@@ -72,13 +74,14 @@ def generated_layout(model: Model, pp: int, vp: int, work: Work | None = None) -
     before = tuple(accumulate(layers, initial=0.0))
     first = max(model.moe_n_hash_layers, 1)  # hash layers are beside the embedding
     streams = model.stream == "several" and mtp > 0  # and MTP beside the last layer
-    for behind in (0, 1) if mtp and not streams else (0,):  # MTP in the last chunk, or in the one before
+    apart = mtp and not streams and not model.hybrid
+    for behind in (0, 1) if apart else (0,):  # MTP in the last chunk, or in the one before
         extra = [0.0] * chunks
         extra[-1] += loss
         extra[0] += embedding
         extra[-1 - behind] += mtp
-        least = [first] + [1] * (chunks - 2) + [int(streams)]
-        if mtp and not streams:
+        least = [first] + [1] * (chunks - 2) + [int(streams or model.hybrid)]
+        if apart:
             least[-1 - behind] = 0
         if sum(least) > len(layers):  # hash layers, or MTP's, leave too few for the other chunks
             continue
@@ -90,13 +93,21 @@ def generated_layout(model: Model, pp: int, vp: int, work: Work | None = None) -
     _, behind, split = min(found)
     ends = [0, *accumulate(sizes)]
     layers_of = [ends[end] - ends[start] for start, end in pairwise(accumulate(split, initial=0))]
-    if not mtp and len(set(layers_of)) == 1:
+    if not mtp and len(set(layers_of)) == 1 and not (model.hybrid and vp > 1):
         return None
     texts = ["t" * count for count in layers_of]
     texts[0] = "E" + texts[0]
     texts[-1 - behind] += "m" * model.mtp
     texts[-1] += "L"
     return _written(texts)
+
+
+def bordered(model: Model, text: str) -> Model:
+    """A hybrid with the borders of a layout string written into its pattern."""
+    main, *mtp = (model.hybrid_layer_pattern or "").split("/")
+    ends = list(accumulate(chunk.count("t") for chunk in parse_layout(text)))
+    segments = [main[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return dataclasses.replace(model, hybrid_layer_pattern="/".join(("|".join(segments), *mtp)))
 
 
 def together(model: Model) -> list[int]:

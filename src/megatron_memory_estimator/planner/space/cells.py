@@ -53,7 +53,7 @@ def _of_shape(
     members = Counter(count for *_, count in divides)
     fine = set()
     for count in sorted(members):
-        broken = next(iter(schedule(job.model, shape.layout, count)), None)
+        broken = next(iter(schedule(shape.of(job.model), shape.layout, count)), None)
         if broken is None:
             fine.add(count)
         else:

@@ -27,10 +27,15 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
-    """A pipeline: its degrees and split, every other degree 1."""
+    """A pipeline: its degrees and split, every other degree 1; of a hybrid with borders in its pattern, the model that has them."""
 
     layout: Layout
     vp: int
+    bordered: Model | None = None
+
+    def of(self, model: Model) -> Model:
+        """The model as this pipeline cuts it."""
+        return self.bordered or model
 
     @property
     def pp(self) -> int:
