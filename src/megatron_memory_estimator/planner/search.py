@@ -128,6 +128,7 @@ def search(
         one.run(OBJECTIVES[objective], best, tight=tight, every=every)
         if nearest and not found.plans:
             one.least()
+        one.said(found.legal)
     except KeyboardInterrupt:
         found.interrupted = True
     return found

@@ -117,7 +117,7 @@ def told(progress: Progress) -> Callable[[float, Found], None]:
 
 
 def so_far(share: float, found: Found) -> dict[str, Any]:
-    """The share of the legal layouts that are evaluated, how many there are, how many fit, and the best of them (null: none yet)."""
+    """The share of the legal layouts that are looked at, how many there are, how many were evaluated, the best so far (null: none yet)."""
     return {"share": min(share, 1.0), "legal": found.legal, "evaluated": found.evaluated, "best": best(found)}
 
 
