@@ -92,7 +92,7 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
                 (one.job.layout.degrees, one.split, one.recompute, one.precision, one.tokens_per_s_gpu, one.needed)
                 for one in found.plans
             ]
-            return _answer([found.legal, found.fits, found.tight, found.too_large, rows], str(rows[:1]))
+            return _answer([found.legal, rows], str(rows[:1]))
         if "args" in case:
             job = TrainingJob.from_megatron_args(case["args"], gpus, **settings)
         elif "file" in case:

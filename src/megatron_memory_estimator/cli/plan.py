@@ -68,7 +68,7 @@ def plan_options() -> list[click.Option]:
             ["--objective"], default="throughput", metavar="NAME", help="throughput (default), memory, or head-room"
         ),
         click.Option(["--top"], type=click.IntRange(1, 1000), default=TOP, help=f"plans to show (default {TOP})"),
-        click.Option(["--every"], is_flag=True, help="show similar plans one by one instead of folding them"),
+        click.Option(["--every"], is_flag=True, help="show plans too that another one beats in speed and memory"),
         click.Option(["--tight"], is_flag=True, help="also rank layouts that may not fit"),
         click.Option(["--min-num-gpus"], is_flag=True, help="find the smallest number of GPUs on which it fits"),
         click.Option(
@@ -97,7 +97,7 @@ def other_settings() -> list[dataclasses.Field[Any]]:
     return setting_fields(without=(*AXES, *FIXED))
 
 
-HELP = """The best legal layouts that fit: memory and step time of every layout of a space.
+HELP = """The best legal layouts that fit: the fastest first, then what less memory costs.
 
 MODEL is what `estimate` takes; a whole run is planned anew, only its model and training settings are kept. Every axis takes a value
 (8), a list (1,2,4), a range (2-16) or an exclusion (not:8); what is not given is searched. Precision and optimizer dtypes stay as

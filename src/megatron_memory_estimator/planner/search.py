@@ -37,8 +37,6 @@ ROOM = GIB
 """Bytes that a plan needs less than a faster one, to be worth a line."""
 NEAR = 1.01
 """So much faster is a plan than a smaller one, to be worth a line."""
-
-
 MOST = 6_000 if sys.platform == "emscripten" else 60_000
 """Legal layouts of a space that is searched without NumPy: a second for some three thousand, several in a browser."""
 

@@ -1,8 +1,6 @@
-"""What `plan` prints: ideas, the front of memory against throughput, what was ruled out, launch arguments.
+"""What `plan` prints: the plans, memory against throughput as a chart, what was ruled out, launch arguments.
 
-The front of memory against throughput as a chart of a terminal: the fastest plan for each amount of memory.
-
-The table of plans: what all have in common is said once above it, and below each row why it is slower and what is like it.
+What all plans have in common is said once above their table, and below each row why it is slower.
 """
 
 from __future__ import annotations
