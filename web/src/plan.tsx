@@ -71,7 +71,7 @@ const Found = ({ found }: { found: Plans }) => {
       <section class="card" aria-label="Result of the search" aria-live="polite">
         <p class={found.plans.length === 0 ? "refusal" : ""}>{found.sentence}</p>
         <p>
-          {count(counts.legal)} legal layouts: <strong>{count(counts.too_large)}</strong> surely do not fit {gib(found.limit_bytes, 1)} GiB, {count(counts.evaluated)} were evaluated, and no other can be better;{" "}
+          {count(counts.legal)} legal layouts: <strong>{count(counts.too_large)}</strong> cannot fit {gib(found.limit_bytes, 1)} GiB, whatever is recomputed, {count(counts.evaluated)} were evaluated, and no other can be better;{" "}
           {count(counts.examined)} are in the space.
         </p>
         {[...found.assumptions, ...found.warnings].map((note) => <p key={note} class="quiet-text">{note}</p>)}

@@ -84,7 +84,7 @@ class Found:
     """Tight plans that are better than the first one that fits, where they are not ranked with the others: a few."""
     legal: int = 0
     too_large: int = 0
-    """Layouts that surely do not fit."""
+    """Layouts that surely do not fit, whatever is recomputed."""
     evaluated: int = 0
     """Layouts that were evaluated: all others cannot be better than the plans."""
     fits: int = 0

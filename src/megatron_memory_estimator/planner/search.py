@@ -192,12 +192,11 @@ class Bounded(NamedTuple):
 
 
 class Recomputed(NamedTuple):
-    """A group with one training, whose activations are not bounded yet: the least of its other figure, and hopeless cells by option."""
+    """A group with one training, whose activations are not bounded yet: and the least of its other figure."""
 
     group: Group
     training: int
     other: float
-    hopeless: list[int]
 
 
 class Block(NamedTuple):
@@ -389,21 +388,20 @@ class _Queue:
             hopeful = [one.keys[at] for one in bounds for at in one.cells]
             if hopeful:
                 others = min(one.others[at] for one in bounds for at in one.cells)
-                self._push(min(hopeful), 0.0, Recomputed(group, number, others, [one.hopeless for one in bounds]))
+                self._push(min(hopeful), 0.0, Recomputed(group, number, others))
             else:
                 self.done += sum(len(one.keys) for one in bounds)
             self.search.said(self.done)
 
     def _open(self, one: Recomputed, *, most: float) -> None:
         """The layouts of a group with a recomputation."""
-        group, training, other, hopeless = one
+        group, training, other = one
         _, chosen = group.style.trainings[training]
         if other > most:
             return
         for option, bound in enumerate(group.bounds.of(chosen, group.style.options)):
             found = self._bounded(bound)
             self.done += len(found.keys)
-            self.search.found.too_large += found.hopeless - hopeless[option]
             if found.cells:
                 cells = sorted(found.cells, key=found.keys.__getitem__)
                 self._push(found.keys[cells[0]], 0.0, (Block(group, training, option, found, cells), 0))
@@ -438,8 +436,6 @@ class _Queue:
             found.tight += 1
             if not tight and len(self.apart) < APART:
                 self.apart.append(plan)
-        else:
-            found.too_large += 1
         if plan.needed.high <= limit or (tight and plan.needed.low <= limit):
             key, other = self.objective.of(plan)
             self._push(key if self.exactly else key * ROUNDED, other, plan, _plainness(plan.job.layout))

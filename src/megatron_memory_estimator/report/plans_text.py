@@ -79,7 +79,7 @@ def counts_line(found: Found) -> str:
     resumes = "; none surely resumes" if found.trains_only else ""
     others = "; no other is as fast with as little memory" if found.plans and found.objective == "throughput" else ""
     return (
-        f"{found.legal:,} legal layouts: {found.too_large:,} surely do not fit, {found.evaluated:,} were evaluated{others}{resumes}. "
+        f"{found.legal:,} legal layouts: {found.too_large:,} cannot fit, {found.evaluated:,} were evaluated{others}{resumes}. "
         f"Rules exclude {found.illegal.total():,} more (-v)."
     )
 
@@ -129,7 +129,7 @@ def counts_table(found: Found) -> Table:
     table.columns[1].overflow = "fold"
     for count, what in (
         (found.legal, "are legal"),
-        (found.too_large, f"surely do not fit in {gib(found.limit)} GiB"),
+        (found.too_large, f"cannot fit in {gib(found.limit)} GiB, whatever is recomputed"),
         (found.evaluated, "were evaluated: no other can be better than the plans"),
         (found.fits, "of these fit"),
         (found.tight, "of these are tight, or fit only without fragmentation"),
