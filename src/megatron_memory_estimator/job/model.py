@@ -340,6 +340,11 @@ class Model(CompressedModel, KimiModel, Gemma4Model, FalconModel):
         """Whether the layers are the sub-layers of a hybrid pattern."""
         return self.hybrid_layer_pattern is not None
 
+    @property
+    def has_borders(self) -> bool:
+        """Whether its hybrid pattern says where the chunks of a pipeline begin."""
+        return "|" in (self.hybrid_layer_pattern or "")
+
     @cached_property
     def has_moe(self) -> bool:
         """Whether any layer has routed experts."""

@@ -252,7 +252,7 @@ def build_pipeline(model: Model, layout: Layout) -> Pipeline:
 
 def _hybrid_segments(model: Model, pp: int) -> list[int] | None:
     """Sub-layers of each pipeline segment of a hybrid pattern with `|` borders."""
-    if model.hybrid_layer_pattern is None or "|" not in model.hybrid_layer_pattern:
+    if model.hybrid_layer_pattern is None or not model.has_borders:
         return None
     segments = [len(segment) for segment in model.hybrid_layer_pattern.split("/")[0].split("|")]
     if len(segments) % pp:

@@ -41,7 +41,6 @@ def pipeline(
     if text is not None:
         yield from _layout_string(model, layout, text, mcore)
         return
-    borders = "|" in (model.hybrid_layer_pattern or "")
     try:
         vp = virtual_stages(model, layout, overlap_p2p_comm=overlap_p2p_comm)
     except LayoutError as error:
@@ -49,13 +48,13 @@ def pipeline(
         return
     if vp > 1 and pp == 2 and not overlap_p2p_comm:
         yield broken("chunks-of-two-stages-need-p2p-overlap")
-    if vp > 1 and model.hybrid and not borders:
+    if vp > 1 and model.hybrid and not model.has_borders:
         yield broken("chunks-of-hybrid-need-borders", {VPP: vp})
         return
     if vp > 1 and pp == 1:
         yield broken("chunks-need-pp", {VPP: vp})
         return
-    if model.hybrid and borders:
+    if model.has_borders:
         return
     uneven = (layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage) != (None, None)
     least = 1 if vp == 1 else 2 if overlap_p2p_comm else 3
@@ -80,7 +79,7 @@ def _spellings(model: Model, layout: Layout) -> Iterator[Violation]:
         yield broken("uneven-or-accounted")
     if uneven and layout.num_layers_per_virtual_pipeline_stage is not None:
         yield broken("uneven-or-layers-per-chunk")
-    if text is None and model.hybrid and (uneven or account or given) and "|" in (model.hybrid_layer_pattern or ""):
+    if text is None and (uneven or account or given) and model.has_borders:
         yield broken("pattern-with-borders-or-split")
 
 

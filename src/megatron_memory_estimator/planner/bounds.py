@@ -28,16 +28,14 @@ from ..throughput.machine import Machine
 from ..throughput.schedule import Schedule, pipeline_seconds
 from ..throughput.stages import TimeKey, recomputed_share
 from ..throughput.step import OVERHEAD, exposed
-from .pieces import Piece, Pieces, State
-from .sharing import Grids, SharingDeclarer
+from .pieces import Moments, Pieces, State
+from .sharing import Grids, Piece, SharingDeclarer
 from .space.choices import Option, Style
 from .space.modelled import NO_RECOMPUTATION
 from .space.points import Cells, Grid, Shape
 from .space.stages import different_stages
 
-T = dict[Any, float]
-
-
+Row = dict[Any, float]
 ROUNDED = 1 - 1e-3
 """Bounds are so much lower: what the ends of buffers and latencies of a few large transfers make of many small pieces."""
 
@@ -77,9 +75,9 @@ class Matrix:
 
     def __init__(self, columns: dict[Any, int] | None = None) -> None:
         self.columns: dict[Any, int] = {} if columns is None else columns
-        self.rows: list[T] = []
+        self.rows: list[Row] = []
 
-    def add(self, row: T) -> None:
+    def add(self, row: Row) -> None:
         """One more row."""
         for key in row:
             self.columns.setdefault(key, len(self.columns))
@@ -228,14 +226,14 @@ def _made(declarer: Declarer, chunk: Chunk) -> Made:
     return Made(tuple(map(declarer.kind, chunk.layers)), tuple(before), tuple(behind))
 
 
-def _summed(counters: Any) -> Counter[Any]:
+def _summed(counters: Iterable[Counter[Any]]) -> Counter[Any]:
     found: Counter[Any] = Counter()
     for one in counters:
         found.update(one)
     return found
 
 
-def _before(rank: int, stages: Sequence[Stage], heads: Sequence[Counter[TimeKey]]) -> T:
+def _before(rank: int, stages: Sequence[Stage], heads: Sequence[Counter[TimeKey]]) -> Row:
     """The first chunks of the ranks before a rank."""
     found: Counter[TimeKey] = Counter()
     for stage, head in zip(stages, heads, strict=True):
@@ -245,7 +243,7 @@ def _before(rank: int, stages: Sequence[Stage], heads: Sequence[Counter[TimeKey]
     return dict(found)
 
 
-def _in_flight(stage: Stage, shape: Shape, count: int, t: Training) -> Iterator[tuple[T, T]]:
+def _in_flight(stage: Stage, shape: Shape, count: int, t: Training) -> Iterator[tuple[Row, Row]]:
     """Units that keep their tensors when the first backward of a stage begins, and the one that it has reached, for each that may be the
     largest: the last layer, and what follows it."""
     vp, together = len(stage.chunks), t.overlap_moe_expert_parallel_comm
@@ -260,7 +258,7 @@ def _in_flight(stage: Stage, shape: Shape, count: int, t: Training) -> Iterator[
     if together or not (last.layers or last.behind):
         yield dict(held), {}
         return
-    running: list[Any] = [*((last.layers[-1], _form(last, len(last.layers) - 1, t)) for _ in last.layers[-1:])]
+    running: list[Any] = [(piece, _form(last, len(last.layers) - 1, t)) for piece in last.layers[-1:]]
     running += [(part, "layer") for part in last.behind]
     for at, unit in enumerate(running):
         kept = Counter(held)
@@ -286,20 +284,11 @@ def _form(chunk: Made, index: int, t: Training) -> Form:
     return "checkpoint" if method == "uniform" or (method == "block" and index < number) else "layer"
 
 
-class Beside(NamedTuple):
-    """Bytes beside the state at the largest moment of a load, and of a save, at the low and at the high end."""
-
-    load_low: Any
-    load: Any
-    save_low: Any
-    save: Any
-
-
 class Cost(NamedTuple):
-    """What the cells have with one option, whatever is recomputed: state by stage, and what is outside torch."""
+    """What the cells have with one option, whatever is recomputed: state by stage, the most beside it, what is outside torch."""
 
     states: list[State]
-    beside: list[Beside]
+    beside: list[Moments]
     low: Any
     high: Any
 
@@ -458,7 +447,7 @@ class Bounds:
             self._costs[option] = Cost(
                 [State(*(self._weighed(of_stage, table) for table in tables)) for of_stage in counts],
                 [
-                    Beside(*(reduce(highest, (self._weighed(of_stage, one) for one in end), 0.0) for end in moments))
+                    Moments(*(reduce(highest, (self._weighed(of_stage, one) for one in end), 0.0) for end in moments))
                     for of_stage in counts
                 ],
                 self._replicas(low),

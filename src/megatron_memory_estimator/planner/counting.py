@@ -13,7 +13,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from math import gcd
+from math import gcd, prod
 from random import Random
 from typing import NamedTuple
 
@@ -56,7 +56,12 @@ class LegalStyle:
     @property
     def layouts(self) -> int:
         """Layouts to evaluate."""
-        return len(self.cells) * len(self.trainings) * len(self.options)
+        return prod((len(self.cells), *self.choices))
+
+    @property
+    def choices(self) -> tuple[int, int]:
+        """How many trainings and options each cell has."""
+        return len(self.trainings), len(self.options)
 
 
 @dataclass(frozen=True)
@@ -355,7 +360,7 @@ def _cut(job: TrainingJob, space: Space, pp: int, vp: int, work: Sequence[Work])
         yield from (Shape(layout, vp) for layout in _splits(job, space, pp, vp, work))
         return
     texts = []
-    if pp > 1 and "layout" in space.split and "|" not in (model.hybrid_layer_pattern or ""):
+    if pp > 1 and "layout" in space.split and not model.has_borders:
         texts = [
             text for text in dict.fromkeys(generated_layout(model, pp, vp, one) for one in work) if text is not None
         ]

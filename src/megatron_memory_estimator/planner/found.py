@@ -1,11 +1,12 @@
-"""What a search finds: plans, the front of memory against time, and counts of all other layouts."""
+"""What a search finds: plans, what they are ordered by, and counts of all layouts."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..dataclass import dataclass
 from ..device.terms import Range
@@ -43,11 +44,11 @@ class Plan:
     @property
     def split(self) -> str:
         """The split of layers over stages."""
-        layout, pattern = self.job.layout, self.job.model.hybrid_layer_pattern or ""
+        layout, model = self.job.layout, self.job.model
         if layout.pipeline_model_parallel_layout:
             return layout.pipeline_model_parallel_layout
-        if "|" in pattern:
-            return pattern
+        if model.has_borders:
+            return model.hybrid_layer_pattern or ""
         ends = layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage
         return "even" if ends == (None, None) else "/".join("..." if n is None else str(n) for n in ends)
 
@@ -68,8 +69,40 @@ class Plan:
         return f"<Plan {layout}: {self.tokens_per_s_gpu:,.0f} tokens/s/GPU, {self.peak_allocated_bytes / GIB:.2f} GiB allocated>"
 
 
-OBJECTIVES = ("throughput", "memory", "head-room")
-"""What plans are ordered by, the best first."""
+ROOM = GIB
+"""Bytes that a plan needs less than a faster one, to be worth a line."""
+NEAR = 1.01
+"""So much faster is a plan than a smaller one, to be worth a line."""
+
+
+class Objective(NamedTuple):
+    """What plans are ordered by, and what a plan behind another one must be better in: of bounds, and of plans."""
+
+    key: Callable[[Any], Any]
+    other: Callable[[Any], Any]
+    of: Callable[[Plan], tuple[float, float]]
+    worth: Callable[[float], float]
+    """The most of the other figure that is worth a line behind a plan with so much."""
+    timed: bool = False
+    """Whether seconds are the order."""
+
+
+def less(high: float) -> float:
+    """The most bytes that are worth a line behind a plan that needs so many."""
+    return high - ROOM
+
+
+def faster(step: float) -> float:
+    """The most seconds that are worth a line behind a plan that takes so many."""
+    return step / NEAR
+
+
+OBJECTIVES = {
+    "throughput": Objective(lambda b: b.step, lambda b: b.high, lambda p: (p.step, p.needed.high), less, True),
+    "memory": Objective(lambda b: b.peak, lambda b: b.step, lambda p: (p.peak_allocated_bytes, p.step), faster),
+    "head-room": Objective(lambda b: b.high, lambda b: b.step, lambda p: (p.needed.high, p.step), faster),
+}
+"""What plans are ordered by, the best first, by name."""
 
 
 @dataclasses.dataclass

@@ -130,7 +130,7 @@ def bridge_overrides(job: TrainingJob) -> list[str]:
     found.append(
         f"dataset.seq_length={job.training.seq_length}"
     )  # Bridge asserts that model and data set have the same
-    if "|" in (job.model.hybrid_layer_pattern or ""):
+    if job.model.has_borders:
         found.append(f"model.hybrid_layer_pattern='{job.model.hybrid_layer_pattern}'")
     for section, values in sections.items():
         for name, value in values.items():

@@ -24,7 +24,7 @@ from ..job.training_job import TrainingJob
 from ..modules.context import Context
 from ..rank.build import context_of
 from ..rank.chunks import ChunkPlan, Run
-from ..rank.keys import Form, LayerKey, PartKey
+from ..rank.keys import Form, LayerKey
 from ..rank.rank import Rank, state_bytes
 from ..rank.schedule import Occupancy, Order
 from ..rank.workspaces import workspaces
@@ -37,11 +37,10 @@ from ..throughput.links import highest
 from ..throughput.machine import Machine
 from ..throughput.stages import TimeKey, p2p, unit_time
 from ..throughput.step import collectives, optimizer
-from .sharing import Grids, Known, SharingDeclarer
+from .sharing import Grids, Known, Piece, SharingDeclarer, is_part
 from .space.choices import Option, Style, training_with
 from .space.points import Grid
 
-Piece = LayerKey | PartKey
 Table = Sequence[Any]
 """A row for each piece: an array over points and micro batch sizes, or one number."""
 MANY = 64
@@ -68,12 +67,13 @@ class State(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Bytes beside the state in each moment of a load, and of a save, that can be its largest: at the low and at the high end."""
+    """Bytes beside the state in each moment of a load, and of a save, that can be its largest, or the most of them: at the low and at the
+    high end."""
 
-    load_low: tuple[Any, ...]
-    load: tuple[Any, ...]
-    save_low: tuple[Any, ...]
-    save: tuple[Any, ...]
+    load_low: Any
+    load: Any
+    save_low: Any
+    save: Any
 
 
 class States(NamedTuple):
@@ -316,11 +316,6 @@ def _same(whole: Sequence[Sequence[Any]], sums: Sequence[Sequence[Any]]) -> bool
             if not (equal if isinstance(equal, bool) else equal.all()):
                 return False
     return True
-
-
-def is_part(piece: Piece) -> bool:
-    """Whether a piece is outside the layers."""
-    return len(piece) == 2
 
 
 @dataclass(frozen=True)

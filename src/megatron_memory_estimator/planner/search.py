@@ -12,18 +12,17 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
+from itertools import product
 from random import Random
 from typing import Any, NamedTuple
 
 from ..errors import NumPyError
-from ..job.hardware import GIB
-from ..job.layout import Layout
 from ..job.training_job import TrainingJob
 from ..throughput.machine import Efficiency, Machine, machine
 from .bounds import ROUNDED, Bound, Bounds, Pipelines
 from .counting import LegalSpace, LegalStructure, LegalStyle, legal_space
 from .exact import Exact
-from .found import Found, Plan
+from .found import OBJECTIVES, Found, Objective, Plan, faster
 from .outcome import Progress, Watch, begun, nothing_legal
 from .sharing import Grids
 from .space.axes import AXES, Space
@@ -33,40 +32,11 @@ from .space.points import Cells, Grid, at_point
 
 APART = 3
 """Tight layouts that are looked for beside those that fit."""
-ROOM = GIB
-"""Bytes that a plan needs less than a faster one, to be worth a line."""
-NEAR = 1.01
-"""So much faster is a plan than a smaller one, to be worth a line."""
 MOST = 6_000 if sys.platform == "emscripten" else 60_000
 """Legal layouts of a space that is searched without NumPy: a second for some three thousand, several in a browser."""
 
 
-class Objective(NamedTuple):
-    """What plans are ordered by, and what a plan behind another one must be better in: of bounds, and of plans."""
-
-    key: Callable[[Bound], Any]
-    other: Callable[[Bound], Any]
-    of: Callable[[Plan], tuple[float, float]]
-    worth: Callable[[float], float]
-    """The most of the other figure that is worth a line behind a plan with so much."""
-    timed: bool = False
-    """Whether seconds are the order."""
-
-
-def _less(high: float) -> float:
-    return high - ROOM
-
-
-def _faster(step: float) -> float:
-    return step / NEAR
-
-
-OBJECTIVES = {
-    "throughput": Objective(lambda b: b.step, lambda b: b.high, lambda p: (p.step, p.needed.high), _less, True),
-    "memory": Objective(lambda b: b.peak, lambda b: b.step, lambda p: (p.peak_allocated_bytes, p.step), _faster),
-    "head-room": Objective(lambda b: b.high, lambda b: b.step, lambda p: (p.needed.high, p.step), _faster),
-}
-LEAST = Objective(lambda b: b.low, lambda b: b.step, lambda p: (p.needed.low, p.step), _faster)
+LEAST = Objective(lambda b: b.low, lambda b: b.step, lambda p: (p.needed.low, p.step), faster)
 """What comes nearest where nothing fits."""
 
 
@@ -151,17 +121,13 @@ def sampled(base: TrainingJob, space: Space, count: int, seed: int) -> list[Plan
     if not legal.layouts:
         raise nothing_legal(base, found, watch)
     one = _Search(base, legal, found, watch, None, {})
-    chosen = sorted(Random(seed).sample(range(legal.layouts), min(count, legal.layouts)))
-    plans, before = [], 0
-    for group in one.groups():
-        inner = len(group.style.trainings) * len(group.style.options)
-        for number in chosen:
-            if before <= number < before + len(group.at) * inner:
-                cell, rest = divmod(number - before, inner)
-                training, option = divmod(rest, len(group.style.options))
-                plans.append(one.plan(group, training, option, cell))
-        before += len(group.at) * inner
-    return plans
+    chosen = set(Random(seed).sample(range(legal.layouts), min(count, legal.layouts)))
+    places = (
+        (group, training, option, cell)
+        for group in one.groups()
+        for cell, training, option in product(*map(range, (len(group.cells), *group.style.choices)))
+    )
+    return [one.plan(*place) for number, place in enumerate(places) if number in chosen]
 
 
 class Group(NamedTuple):
@@ -171,8 +137,6 @@ class Group(NamedTuple):
     grid: Grid
     style: LegalStyle
     cells: Cells
-    at: Sequence[int]
-    """Their places among the cells of the style."""
     bounds: Bounds
 
 
@@ -184,6 +148,10 @@ class Bounded(NamedTuple):
     passes: list[float]
     surely: list[bool]
     cells: list[int]
+
+    def least(self, figures: Sequence[float]) -> float:
+        """The least of some figures, of the cells that may fit."""
+        return min(figures[at] for at in self.cells)
 
     @property
     def hopeless(self) -> int:
@@ -245,23 +213,23 @@ class _Search:
         number = 0
         for structure in self.legal.structures:
             for style in structure.styles:
-                for grid, cells, at in self._parts(structure, style):
+                for grid, cells in self._parts(structure, style):
                     key = (grid.points, grid.micro, style.style)
                     known = self.known.setdefault(key, Grids())
                     bounds = Bounds(self.base, self.machine, pipelines, grid, style.style, cells, known)
-                    yield Group(number, grid, style, cells, at, bounds)
+                    yield Group(number, grid, style, cells, bounds)
                     number += 1
 
-    def _parts(self, structure: LegalStructure, style: LegalStyle) -> Iterator[tuple[Grid, Cells, Sequence[int]]]:
+    def _parts(self, structure: LegalStructure, style: LegalStyle) -> Iterator[tuple[Grid, Cells]]:
         grid, cells = structure.grid, style.cells
         if self.arrays:
-            yield grid, cells, range(len(cells))
+            yield grid, cells
             return
         for at in range(len(cells)):
             one = cells.at(slice(at, at + 1))
             (point,), (micro,) = one.point, one.micro
             alone = dataclasses.replace(grid, points=(grid.points[point],), micro=(grid.micro[micro],))
-            yield alone, dataclasses.replace(one, point=(0,), micro=(0,)), (at,)
+            yield alone, dataclasses.replace(one, point=(0,), micro=(0,))
 
     def run(self, objective: Objective, best: int, *, tight: bool, every: bool) -> None:
         """Find the plans, and tight ones that are better."""
@@ -367,9 +335,9 @@ class _Queue:
         trainings = group.style.trainings
         bounds = [self._bounded(bound) for bound in group.bounds.least(trainings[0][1], group.style.options)]
         self.search.found.too_large += sum(one.hopeless for one in bounds) * len(trainings)
-        hopeful = [one.keys[at] for one in bounds for at in one.cells]
+        hopeful = [one for one in bounds if one.cells]
         if hopeful:
-            self._push(min(hopeful), 0.0, group)
+            self._push(min(one.least(one.keys) for one in hopeful), 0.0, group)
         else:
             self.done += sum(len(one.keys) for one in bounds) * len(trainings)
 
@@ -385,10 +353,11 @@ class _Queue:
         """The recomputations of a group, each with the seconds that it takes."""
         for number, (_, training) in enumerate(group.style.trainings):
             bounds = [self._bounded(bound) for bound in group.bounds.idle(training, group.style.options)]
-            hopeful = [one.keys[at] for one in bounds for at in one.cells]
+            hopeful = [one for one in bounds if one.cells]
             if hopeful:
-                others = min(one.others[at] for one in bounds for at in one.cells)
-                self._push(min(hopeful), 0.0, Recomputed(group, number, others))
+                key = min(one.least(one.keys) for one in hopeful)
+                other = min(one.least(one.others) for one in hopeful)
+                self._push(key, 0.0, Recomputed(group, number, other))
             else:
                 self.done += sum(len(one.keys) for one in bounds)
             self.search.said(self.done)
@@ -438,14 +407,12 @@ class _Queue:
                 self.apart.append(plan)
         if plan.needed.high <= limit or (tight and plan.needed.low <= limit):
             key, other = self.objective.of(plan)
-            self._push(key if self.exactly else key * ROUNDED, other, plan, _plainness(plan.job.layout))
+            self._push(key if self.exactly else key * ROUNDED, other, plan, _plainness(plan))
 
 
-def _plainness(layout: Layout) -> int:
+def _plainness(plan: Plan) -> int:
     """0 for layers split evenly over stages, 1 for other counts on the first or the last, 2 for a layout in words."""
-    if layout.pipeline_model_parallel_layout is not None:
-        return 2
-    return int((layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage) != (None, None))
+    return 2 if plan.job.layout.pipeline_model_parallel_layout else int(plan.split != "even")
 
 
 def _values(found: Any) -> list[float]:

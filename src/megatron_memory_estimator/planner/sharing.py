@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import field
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar, cast
 
 from ..dataclass import dataclass
 from ..job.training import Training
@@ -18,6 +18,13 @@ from ..tape.events import Trace
 from ..tape.tensor import Param
 
 T = TypeVar("T")
+Piece = LayerKey | PartKey
+"""A kind of layer, or a part outside the layers."""
+
+
+def is_part(piece: Piece) -> TypeGuard[PartKey]:
+    """Whether a piece is outside the layers."""
+    return len(piece) == 2
 
 
 class Question(NamedTuple):
@@ -145,19 +152,19 @@ class SharingDeclarer(Declarer):
     def params(self, kind: LayerKey) -> list[Param]:
         return self.shared(("params", kind), lambda: self._declare(kind).params)
 
-    def declared(self, piece: LayerKey | PartKey) -> Declaration:
+    def declared(self, piece: Piece) -> Declaration:
         """A kind of layer, or a part outside the layers."""
-        return self._declare_part(piece) if len(piece) == 2 else self._declare(piece)
+        return self._declare_part(piece) if is_part(piece) else self._declare(cast(LayerKey, piece))
 
     def trained(self, declared: Declaration) -> tuple[Param, ...]:
         """The parameters of a declaration; with PEFT all but the adapters' are frozen."""
         return self._params(declared)
 
-    def kept_of(self, piece: LayerKey | PartKey, form: Form) -> Trace:
+    def kept_of(self, piece: Piece, form: Form) -> Trace:
         """The trace of a layer or a part, without what the paged stash keeps of it."""
-        if len(piece) == 2:
+        if is_part(piece):
             return self.part(piece).trace
-        return self._paged(self.unit(((piece,), form)).trace)[0]
+        return self._paged(self.unit(((cast(LayerKey, piece),), form)).trace)[0]
 
     def _declare(self, kind: LayerKey) -> Declaration:
         return self.shared(("declared", kind), lambda: Declarer._declare(self, kind))

@@ -41,7 +41,7 @@ NARROWEST = 26
 def split_of(plan: Plan) -> str:
     if plan.job.layout.pipeline_model_parallel_layout:
         return "pipeline layout"
-    if "|" in (plan.job.model.hybrid_layer_pattern or ""):
+    if plan.job.model.has_borders:
         return "borders in the pattern"
     text = plan.split
     return "even split" if text == "even" else f"uneven split {text}"
