@@ -109,6 +109,30 @@ def axes() -> str:
     return markdown(("axis", "usually", "with --complete"), rows)
 
 
+def features() -> str:
+    """Every feature of a search."""
+    from megatron_memory_estimator.planner.space.features import FEATURES
+
+    rows = [
+        (
+            f"`{name}`",
+            one.says,
+            one.numerics + ("experimental" if one.experimental and not one.numerics else ""),
+            f"`{one.source}`",
+        )
+        for name, one in FEATURES.items()
+    ]
+    return markdown(("feature", "what it is", "numbers it changes, or experimental", "source"), rows)
+
+
+def published_features() -> str:
+    """The sets of features of published recipes."""
+    from megatron_memory_estimator.planner.space.features import published
+
+    rows = [tuple(" ".join(values) for values in row) for row in published()]
+    return markdown(("GPUs", "kind of model", "precision", "features", "models whose recipes have them"), rows)
+
+
 def example(name: str, language: str) -> str:
     """A file of examples/ as a fenced block."""
     return f"```{language}\n{(ROOT / 'examples' / name).read_text()}```\n"
@@ -124,4 +148,6 @@ TABLES = {
     "not_read": not_read,
     "megatron arguments": megatron_arguments,
     "axes": axes,
+    "features": features,
+    "published features": published_features,
 }

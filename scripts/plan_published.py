@@ -1,7 +1,8 @@
 """Published layouts of the newest releases beside the planner's choices: writes tests/facts/published_plans.jsonl.
 
 For each run of the newest performance tables and each verified card: is its layout legal, does it fit, and how far is its predicted rate
-from that of the first choice for the same model, GPUs, precision, batch and features. Takes a minute or two.
+from that of the first choice for the same model, GPUs, precision, batch and features; and from that of the model by its name, with the
+features of recipes of other models. Takes two or three minutes.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from megatron_memory_estimator import TrainingJob, estimate
+from megatron_memory_estimator import TrainingJob, estimate, plan
 from megatron_memory_estimator.planner.base import base_job
 from megatron_memory_estimator.planner.found import Plan
 from megatron_memory_estimator.planner.search import search
 from megatron_memory_estimator.planner.space.axes import Space
+from megatron_memory_estimator.planner.space.choices import PRECISIONS, precision_of
+from megatron_memory_estimator.planner.space.features import published, sets_of_recipes
 from megatron_memory_estimator.planner.space.recompute import own_recompute
 from megatron_memory_estimator.report.plan_words import layout_text
 from megatron_memory_estimator.report.plans import WORDS, Row
@@ -25,11 +28,19 @@ from megatron_memory_estimator.throughput import throughput
 FACTS = Path(__file__).resolve().parent.parent / "tests" / "facts"
 NEWEST = ("doc-26-08", "doc-26-06", "card-")
 OLDER = "doc-26-06-"
+HUB = {
+    "deepseek_v3": "deepseek-ai/DeepSeek-V3", "gpt_oss_120b": "openai/gpt-oss-120b", "gpt_oss_20b": "openai/gpt-oss-20b",
+    "kimi_k2": "moonshotai/Kimi-K2-Instruct", "llama31_405b": "meta-llama/Llama-3.1-405B", "llama3_70b": "meta-llama/Meta-Llama-3-70B",
+    "moonlight_16b": "moonshotai/Moonlight-16B-A3B", "nemotron_3_5_lightning": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+    "nemotron_3_nano": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron_3_super": "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16",
+    "qwen3_235b_a22b": "Qwen/Qwen3-235B-A22B", "qwen3_30b_a3b": "Qwen/Qwen3-30B-A3B", "qwen3_8b": "Qwen/Qwen3-8B",
+}  # fmt: skip
+"""The Hub ids of the records' models. Lightning's layers are those of Nano."""
 FAR = 0.1
 """A distance to the first choice from which on it is explained."""
 
 
-def published() -> list[dict[str, Any]]:
+def records() -> list[dict[str, Any]]:
     """The records of the newest releases: of a run that two releases print, the newer one."""
     lines = (FACTS / "throughput.jsonl").read_text().splitlines()
     found = [one for one in map(json.loads, lines) if one["id"].startswith(NEWEST)]
@@ -63,8 +74,30 @@ def compared(one: dict[str, Any]) -> dict[str, Any]:
         "theirs": round(time.tokens_per_s_gpu),
         "best": round(best.time.tokens_per_s_gpu),
         "gap": round(gap, 4),
+        **by_name(one, job, time.tokens_per_s_gpu),
         "layout": layout_text(best.plan).split(", fp8")[0].split(", CUDA")[0].split(", all-to-all")[0],
         "why": "; ".join(_why(gap, theirs.verdict().word, job, best.plan, saved)),
+    }
+
+
+def by_name(one: dict[str, Any], job: TrainingJob, theirs: float) -> dict[str, Any]:
+    """The first choice for the model by its name, with features that recipes of other models have; empty for fine-tuning."""
+    if job.training.peft != "none" or "-sft-" in one["id"]:
+        return {}
+    t, family = job.training, one["family"]
+    given = {name: value for name, value in PRECISIONS[precision_of(t)].items() if value}
+    named = TrainingJob.from_hf(HUB[family], one["num_gpus"], gpu=one["gpu"], seq_length=t.seq_length, **given)
+    others = [row for row in published() if set(row.models) - {family}]
+    sets = dict.fromkeys("+".join(names) for names in sets_of_recipes(named, others))
+    found, _ = plan(named, {"features": ",".join(sets)}, global_batch_size=t.global_batch_size, top=1)
+    if not found.plans:
+        return {"named": 0, "named_gap": 1.0}
+    best = found.plans[0]
+    return {
+        "named": round(best.tokens_per_s_gpu),
+        "named_gap": round(1 - best.tokens_per_s_gpu / theirs, 4),
+        "named_layout": f"{best.degrees}, micro batch {best.job.training.micro_batch_size}, recompute {best.recompute}, "
+        + "+".join(best.features),
     }
 
 
@@ -97,7 +130,7 @@ def _details(plan: Plan) -> tuple[list[str], list[Any]]:
 
 if __name__ == "__main__":
     rows = []
-    for number, one in enumerate(published(), 1):
+    for number, one in enumerate(records(), 1):
         print(f"{number} {one['id']}", file=sys.stderr)
         rows.append(json.dumps(compared(one)))
     (FACTS / "published_plans.jsonl").write_text("\n".join(rows) + "\n")

@@ -8,7 +8,7 @@ from megatron_memory_estimator import TrainingJob
 from megatron_memory_estimator.job.pipeline import virtual_stages
 from megatron_memory_estimator.planner.bounds import Bound, Bounds, Pipelines
 from megatron_memory_estimator.planner.sharing import Grids
-from megatron_memory_estimator.planner.space.choices import Option, Style, precision_of
+from megatron_memory_estimator.planner.space.choices import Option, Style
 from megatron_memory_estimator.planner.space.points import Cells, Grid, Point, Shape
 from megatron_memory_estimator.throughput.machine import machine
 
@@ -35,7 +35,7 @@ def bound_of(job: TrainingJob, *, arrays: bool) -> Bound:
     shape = Shape(alone, virtual_stages(job.model, layout))
     point = Point(layout.tp, layout.cp, layout.ep, layout.etp)
     grid = Grid((point,), (layout.world_size,), (t.micro_batch_size,))
-    style = Style(layout.cp_comm_type[0], precision_of(t), layout.sequence_parallel)
+    style = Style(layout.cp_comm_type[0], layout.sequence_parallel)
     count = job.num_microbatches
     pipelines = Pipelines(job, [shape], [(0, count)], arrays=arrays)
     cells = Cells((0,), (0,), (0,), (0,), (count,))

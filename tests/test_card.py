@@ -13,6 +13,7 @@ from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.job.hardware import find_gpu
 from megatron_memory_estimator.planner.card import LEAST, POWERS
 from megatron_memory_estimator.planner.planning import Planned
+from megatron_memory_estimator.planner.space.features import BASIC
 from megatron_memory_estimator.report.card import COMMON, card_document
 
 LLAMA = "meta-llama/Llama-3.1-70B"
@@ -36,7 +37,7 @@ def test_fewest_gpus_are_those_of_the_planner(llama: Card) -> None:
     numbers = ",".join(map(str, POWERS[:7]))
     for row in llama.rows:
         job = TrainingJob.from_hf(LLAMA, gpu=row.gpu.name)
-        found = plan(job, {**LEAST, "num_gpus": numbers}, fewest_gpus=True).found
+        found = plan(job, {**LEAST, "num_gpus": numbers, "features": BASIC}, fewest_gpus=True).found
         assert (row.num_to_train, row.num_to_resume) == (found.fewest_to_train, found.fewest_gpus)
 
 
@@ -46,7 +47,7 @@ def test_experts_before_hopper_have_a_search_of_their_own() -> None:
     found = {row.gpu.name: row for row in card(job).rows}
     for name in ("A100-80GB", "H100-80GB"):
         asked = replace(job, gpu=find_gpu(name))
-        searched = plan(asked, {**LEAST, "num_gpus": "2,4,8,16"}, fewest_gpus=True).found
+        searched = plan(asked, {**LEAST, "num_gpus": "2,4,8,16", "features": BASIC}, fewest_gpus=True).found
         assert found[name].num_to_resume == searched.fewest_gpus
     held = [found[name].resume for name in ("A100-80GB", "H100-80GB")]
     assert [one.estimate.job.training.moe_token_dispatcher_type for one in held if one] == ["alltoall", "flex"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import TrainingJob, plan
+from megatron_memory_estimator.planner.space.features import BASICS
 from megatron_memory_estimator.report.plan_words import layout_text
 from megatron_memory_estimator.report.plans import found_document, rows_of
 from megatron_memory_estimator.service.answers import answered
@@ -92,18 +93,20 @@ def test_what_the_job_was_given_holds_over_habits() -> None:
     job = TrainingJob.from_hf(
         "Qwen/Qwen3-30B-A3B",
         8,
+        gpu="H200",
         expandable_segments=False,
         overlap_grad_reduce=False,
         moe_token_dispatcher_type="alltoall",
     )
-    found, said = plan(job, {"cp": "1", "pp": "1", "tp": "2", "micro_batch_size": "1"})
-    assert not any("published recipes" in note for note in said) and not found.habits
+    found, said = plan(job, {"cp": "1", "pp": "1", "tp": "2", "micro_batch_size": "1", "ep": "8", "recompute": "full"})
+    assert found.plans and not any({*BASICS} & {*one.features} for one in found.plans)
+    assert not any("HybridEP" in note for note in said)
 
 
 def test_a_whole_run_is_planned_as_it_is() -> None:
     config = {"num_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "vocab_size": 32000}
     found, said = plan(TrainingJob.from_config(config, 8, seq_length=1024), {"tp": "1,2", "cp": "1", "pp": "1"})
-    assert not found.habits and not any("published recipes" in note for note in said)
+    assert not found.plans[0].features and not any("published recipes" in note for note in said)
 
 
 def test_the_layout_that_is_shown_is_the_layout(capsys: pytest.CaptureFixture[str]) -> None:

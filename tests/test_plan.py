@@ -193,7 +193,7 @@ def test_nothing_fits_is_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[s
             assert json.loads(out)["plans"] == []
         else:
             said = out if form == "table" else err
-            assert "no layout fits in 3.00 GiB: the smallest needs" in said and "--min-num-gpus" in said
+            assert "no layout fits in 3.00 GiB: the nearest needs" in said and "--min-num-gpus" in said
             assert form == "table" or out == ""
 
 
@@ -318,7 +318,7 @@ def test_published_layouts_beside_the_first_choice() -> None:
     assert spec is not None and spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    records = {one["id"]: one for one in script.published()}
+    records = {one["id"]: one for one in script.records()}
     assert set(records) == set(rows)
     for name in (
         "card-qwen3-8b-pretrain-h100",

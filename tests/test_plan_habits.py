@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate, plan
-from megatron_memory_estimator.planner.planning import dispatcher_habit, recipe_habits
 from megatron_memory_estimator.planner.search import sampled
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.planner.space.defaults import completed
+from megatron_memory_estimator.planner.space.features import BASICS, with_features
 
 from .test_plan import printed
 
@@ -29,7 +29,7 @@ def test_the_allocator_and_the_dispatcher_of_published_recipes_are_taken_and_sai
 ) -> None:
     found = document(capsys, "--gpu", "H100")
     said = " ".join(found["assumptions"])
-    assert "expandable_segments:True, as in published recipes" in said and "HybridEP" in said
+    assert "as in published recipes" in said and "HybridEP" in said and "bf16 gradients change numbers" in said
     first = found["plans"][0]
     assert first["settings"]["expandable_segments"] is True
     assert first["settings"]["moe_token_dispatcher_type"] == "flex"
@@ -44,22 +44,24 @@ def test_what_is_given_holds_over_habits(capsys: pytest.CaptureFixture[str]) -> 
         capsys, "--gpu", "H100", "--no-expandable-segments", "--moe-token-dispatcher-type", "alltoall",
         "--no-overlap-grad-reduce",
     )  # fmt: skip
-    assert not any("published recipes" in note for note in found["assumptions"])
-    assert recipe_habits({"nccl_ub": True}).settings == {"overlap_grad_reduce": True, "overlap_param_gather": True}
-    assert recipe_habits({"use_megatron_fsdp": True}).settings == {"expandable_segments": True}
+    given = {"gradient-overlap", "expandable-segments", "hybridep"}
+    assert not given & {name for one in found["plans"] for name in one["features"]}
+    buffers = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="H100", nccl_ub=True)
+    assert with_features(buffers, BASICS).features == ("gradient-overlap",)
+    sharded = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="H100", use_megatron_fsdp=True)
+    assert with_features(sharded, BASICS).features == ("expandable-segments",)
 
 
-@pytest.mark.parametrize(("model", "gpu", "worlds", "taken"), [
-    ("Qwen/Qwen3-30B-A3B", "H100", (8,), True), ("Qwen/Qwen3-30B-A3B", "GB300", (8,), True),
-    ("Qwen/Qwen3-30B-A3B", "A100-80GB", (8,), False),  # Bridge has it there; no recipe takes it
-    ("Qwen/Qwen3-30B-A3B", "H100", (1, 8), False), ("Qwen/Qwen3-30B-A3B", "H100", (), False), ("Qwen/Qwen3-8B", "H100", (8,), False),
+@pytest.mark.parametrize(("model", "gpu", "gpus", "taken"), [
+    ("Qwen/Qwen3-30B-A3B", "H100", 8, True), ("Qwen/Qwen3-30B-A3B", "GB300", 8, True),
+    ("Qwen/Qwen3-30B-A3B", "A100-80GB", 8, False),  # Bridge has it there; no recipe takes it
+    ("Qwen/Qwen3-30B-A3B", "H100", 1, False), ("Qwen/Qwen3-8B", "H100", 8, False),
 ])  # fmt: skip
-def test_the_flex_dispatcher_is_taken_where_recipes_take_it(
-    model: str, gpu: str, worlds: tuple[int, ...], *, taken: bool
-) -> None:
-    job = TrainingJob.from_hf(model, 8, gpu=gpu)
-    assert bool(dispatcher_habit(job, {}, worlds).settings) is taken
-    assert not dispatcher_habit(job, {"moe_token_dispatcher_type": "alltoall"}, worlds).settings
+def test_the_flex_dispatcher_is_taken_where_recipes_take_it(model: str, gpu: str, gpus: int, *, taken: bool) -> None:
+    job = TrainingJob.from_hf(model, gpus, gpu=gpu)
+    assert ("hybridep" in with_features(job, BASICS).features) is taken
+    other = TrainingJob.from_hf(model, gpus, gpu=gpu, moe_token_dispatcher_type="alltoall")
+    assert "hybridep" not in with_features(other, BASICS).features
 
 
 AXES = {"tp": "1", "cp": "1", "recompute": "none,moe_act,full"}

@@ -241,7 +241,7 @@ def test_no_layout_is_better_than_those_that_a_search_finds(arrays: bool, monkey
         surely_not = sum(one.needed.low > found.limit for one in every)
         assert found.too_large <= surely_not
         if found.least is not None:
-            assert found.least.needed.low <= 1.001 * min(one.needed.low for one in every)
+            assert found.least.needed.low <= 1.021 * min(one.needed.low for one in every)
         compared += len(expected)
     assert refused < SEEDS / 3 and compared > SEEDS
 

@@ -16,7 +16,7 @@ from megatron_memory_estimator.planner.launch import bridge_overrides, bridge_se
 from megatron_memory_estimator.planner.search import sampled, search
 from megatron_memory_estimator.planner.space.axes import DEGREES, Space
 from megatron_memory_estimator.planner.space.borders import generated_layout, weights
-from megatron_memory_estimator.planner.space.choices import options, precision_settings, styles
+from megatron_memory_estimator.planner.space.choices import options, styles
 from megatron_memory_estimator.planner.space.defaults import completed
 from megatron_memory_estimator.planner.space.legal import reasons
 from megatron_memory_estimator.planner.space.modelled import recompute_sets
@@ -71,7 +71,6 @@ def test_a_space_holds_every_legal_layout_and_no_other(some: Space, settings: di
                         chosen = dataclasses.replace(
                             training,
                             micro_batch_size=micro,
-                            **precision_settings(base, style.precision),
                             **option.settings(),
                         )
                         legal += not reasons(base, layout, chosen, count)

@@ -54,8 +54,8 @@ def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return capsys.readouterr().out
 
 
-WITHOUT_HABITS = ("--no-overlap-grad-reduce", "--no-expandable-segments", "--moe-token-dispatcher-type", "alltoall")
-"""What `plan` takes from recipes and `estimate` does not."""
+WITHOUT_FEATURES = ("--features", "none")
+"""What `plan` takes from recipes and `estimate` does not is off."""
 
 
 def planned(capsys: pytest.CaptureFixture[str], run: dict[str, Any]) -> Said:
@@ -66,7 +66,7 @@ def planned(capsys: pytest.CaptureFixture[str], run: dict[str, Any]) -> Said:
     layout += ["--vpp", "1", "--etp", "1", "--split", "even", "--tight", "--num-gpus", str(run["num_gpus"])]
     recompute = [settings.pop(f"recompute_{name}", None) for name in ("granularity", "method", "num_layers")]
     layout += ["--recompute", "full" if recompute[0] else "none"]
-    document = json.loads(printed(capsys, "plan", run["model"], *layout, *WITHOUT_HABITS, *words(settings), "--json"))
+    document = json.loads(printed(capsys, "plan", run["model"], *layout, *WITHOUT_FEATURES, *words(settings), "--json"))
     if document["plans"]:
         return said(document["plans"][0])
     return Said("does not fit", "", *document["least"]["device_bytes"].values())

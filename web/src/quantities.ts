@@ -180,6 +180,8 @@ export type Plan = {
   readonly num_microbatches: number;
   readonly recompute: string;
   readonly precision: string;
+  readonly features: readonly string[];
+  readonly numerics: readonly string[];
   readonly use_distributed_optimizer: boolean;
   readonly use_precision_aware_optimizer: boolean;
   readonly optimizer_offload_fraction: number;
@@ -405,13 +407,24 @@ export type Plans = {
   readonly plans: readonly Plan[];
   readonly tight_plans: readonly TightPlan[];
   readonly least: LeastPlan | null;
-  readonly habits: Settings;
+  readonly feature_worth: readonly Worth[];
+  readonly features_that_pay: readonly Worth[];
   readonly assumptions: readonly string[];
   readonly warnings: readonly string[];
 };
 
 export type RuledOut = {
   readonly ruled_out: Readonly<Record<string, number>>;
+};
+
+export type Worth = {
+  readonly feature: string;
+  readonly says: string;
+  readonly saves: number;
+  readonly takes_bytes: Value;
+  readonly numerics: string;
+  readonly settings: Settings;
+  readonly source: string;
 };
 
 export type TightPlan = {

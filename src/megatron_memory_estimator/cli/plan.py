@@ -57,6 +57,11 @@ def axis_options() -> list[click.Option]:
         ),
         click.Option(["--recompute"], metavar="VALUES", help="none, full, block:N, uniform:N, core_attn+mlp"),
         click.Option(["--precision"], metavar="VALUES", help="bf16, or a recipe: delayed, mxfp8, nvfp4, ..."),
+        click.Option(
+            ["--features"],
+            metavar="VALUES",
+            help="published (default), safe, all, none, or A+B",
+        ),
         click.Option(["--complete"], is_flag=True, help="search every axis whole, precisions and optimizers too"),
     ]
 
@@ -100,8 +105,8 @@ def other_settings() -> list[dataclasses.Field[Any]]:
 HELP = """The best legal layouts that fit: the fastest first, then what less memory costs.
 
 MODEL is what `estimate` takes; a whole run is planned anew, only its model and training settings are kept. Every axis takes a value
-(8), a list (1,2,4), a range (2-16) or an exclusion (not:8); what is not given is searched. Precision and optimizer dtypes stay as
-given unless --complete or their axes say otherwise. Exits with 3 where nothing fits, 4 where nothing surely does, 130 if interrupted.
+(8), a list (1,2,4), a range (2-16) or an exclusion (not:8); what is not given is searched. A model by name has features of published
+recipes: CUDA graphs, overlap, optimizer dtypes. Exits with 3 where nothing fits, 4 where nothing surely does, 130 if interrupted.
 """
 NOTHING_FITS, TIGHT, INTERRUPTED = 3, 4, 130
 """Exit codes of searches that find no layout that surely fits; the first two are those of `check`, the last that of shells."""

@@ -15,7 +15,7 @@ AXES = {
     "optimizer_offload_fraction": "",
 }
 """Settings whose option takes the values of an axis, and the name of the axis where it is another one."""
-OTHER_AXES = ("split", "recompute", "precision")
+OTHER_AXES = ("split", "recompute", "precision", "features")
 """Axes that are no setting."""
 FIXED = (
     "num_layers_in_first_pipeline_stage",

@@ -98,7 +98,7 @@ def expert_modules(model: Model, layout: Layout, training: Training) -> Iterator
             (
                 (not (t.te_spec and t.moe_grouped_gemm), "op-fuser-needs-grouped-gemm"),
                 (layout.etp > 1, "op-fuser-with-etp"),
-                (not _fusible(model, t), "op-fuser-activation"),
+                (not fusible(model, t), "op-fuser-activation"),
                 (quantized and t.peft != "none", "op-fuser-with-peft"),
                 (quantized and gated, "op-fuser-with-moe-act-recomputed"),
             )
@@ -112,7 +112,7 @@ def expert_modules(model: Model, layout: Layout, training: Training) -> Iterator
         yield from broken_if(((not hybridep, "rank-capacity-needs-hybridep"), (both, "rank-capacity-or-capacity")))
 
 
-def _fusible(model: Model, t: Training) -> bool:
+def fusible(model: Model, t: Training) -> bool:
     """Whether fused experts have the activation (Megatron-LM `moe/experts.py`, _is_fused_impl_supported)."""
     if model.gated_linear_unit:
         return model.activation_func in ("silu", "quick_gelu")

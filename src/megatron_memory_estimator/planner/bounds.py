@@ -255,7 +255,7 @@ def _in_flight(stage: Stage, shape: Shape, count: int, t: Training) -> Iterator[
         for key, number in _units(chunk, t).items():
             held[key] += number * order.passed(at, steps)
     last = stage.chunks[-1]
-    if together or not (last.layers or last.behind):
+    if not (last.layers or last.behind):
         yield dict(held), {}
         return
     running: list[Any] = [(piece, _form(last, len(last.layers) - 1, t)) for piece in last.layers[-1:]]
@@ -508,6 +508,8 @@ class Bounds:
             moving = running[place] + scratch[place]
             peak = state.state + moving
             low, high = peak, peak + unused_bytes(job, peak, moving + state.own)
+            if training.cuda_graph_impl == "full_iteration":
+                high = high + chosen(moving <= state.stepping, moving, state.stepping)
             if "save" in phases:
                 steady = state.state + scratch[place]
                 low, high = highest(low, steady + beside.save_low), highest(high, steady + beside.save)

@@ -18,6 +18,7 @@ from ..modules.counts import Count, count_parameters
 from ..states.state import STATE_PARTS
 from .found import Plan
 from .planning import CHECKPOINTS, Planned, plan
+from .space.features import BASIC
 from .space.recompute import RECOMPUTE, own_recompute
 
 KINDS = ("A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "B300-288GB")
@@ -56,7 +57,7 @@ class Search(NamedTuple):
         """The search on so many GPUs whose first plan needs least; None where nothing is legal there."""
         if self.progress is not None:
             self.progress(gpus)
-        axes = {**self.tried, "num_gpus": str(gpus)}
+        axes = {**self.tried, "num_gpus": str(gpus), **({"features": BASIC} if job.by_name else {})}
         try:
             found = plan(job, axes, objective="head-room", top=1, limit=NO_LIMIT, stop=self.stop)
         except LayoutError:

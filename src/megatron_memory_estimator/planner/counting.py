@@ -18,6 +18,7 @@ from random import Random
 from typing import NamedTuple
 
 from ..dataclass import dataclass
+from ..errors import ConfigError
 from ..job.layout import Layout
 from ..job.pipeline import split_layers
 from ..job.training import Training
@@ -34,8 +35,9 @@ from ..throughput.stages import unit_time
 from .space.axes import DEGREES, Space
 from .space.borders import EVEN, Work, bordered, generated_layout, together
 from .space.cells import legal_cells
-from .space.choices import Option, Style, options, precision_settings, styles, training_with
+from .space.choices import Option, Style, options, styles, training_with
 from .space.defaults import completed
+from .space.features import Variant, variants
 from .space.legal import hopeless
 from .space.modelled import NO_RECOMPUTATION, asks, recompute_sets, unsupported
 from .space.points import Cells, Grid, Point, Shape, at_point, heads_in_fours, structure_of
@@ -78,16 +80,34 @@ class LegalStructure:
 
 
 @dataclass(frozen=True)
-class LegalSpace:
-    """The legal pipelines of a space, and its structures."""
+class LegalVariant:
+    """A variant of the job with its legal structures."""
 
-    shapes: tuple[Shape, ...]
+    variant: Variant
     structures: tuple[LegalStructure, ...]
+
+    @property
+    def styles(self) -> list[tuple[LegalStructure, LegalStyle]]:
+        """Every style with its structure."""
+        return [(structure, style) for structure in self.structures for style in structure.styles]
 
     @property
     def layouts(self) -> int:
         """Layouts to evaluate."""
-        return sum(structure.layouts for structure in self.structures)
+        return sum(style.layouts for _, style in self.styles)
+
+
+@dataclass(frozen=True)
+class LegalSpace:
+    """The pipelines of a space, and its variants. Cells have the numbers of pipelines."""
+
+    shapes: tuple[Shape, ...]
+    variants: tuple[LegalVariant, ...]
+
+    @property
+    def layouts(self) -> int:
+        """Layouts to evaluate."""
+        return sum(one.layouts for one in self.variants)
 
 
 class _Choices(NamedTuple):
@@ -99,8 +119,21 @@ class _Choices(NamedTuple):
 
 
 def legal_space(base: TrainingJob, space: Space, ruled_out: Counter[str], ask: Ask) -> LegalSpace:
-    """The legal layouts of a space; counts what is ruled out."""
-    return _Legality(base, space, ruled_out, ask).legal()
+    """The legal layouts of a space; counts what is ruled out. Raises ConfigError where no variant has what shall be recomputed."""
+    pipelines = list(shapes(base, space))
+    found, refused = [], None
+    for variant in variants(base, space.precision, space.features):
+        aware = variant.job.training.use_precision_aware_optimizer and not base.training.use_precision_aware_optimizer
+        own = dataclasses.replace(space, use_precision_aware_optimizer=(True,)) if aware else space
+        try:
+            one = _Legality(variant.job, own, pipelines, ruled_out, ask)
+        except ConfigError as error:
+            refused = error
+            continue
+        found.append(LegalVariant(variant, one.structures()))
+    if refused is not None and not found:
+        raise refused
+    return LegalSpace(tuple(one for one in pipelines if isinstance(one, Shape)), tuple(found))
 
 
 def relaxations(base: TrainingJob, space: Space, ask: Ask) -> Iterator[str]:
@@ -119,26 +152,36 @@ def relaxations(base: TrainingJob, space: Space, ask: Ask) -> Iterator[str]:
 class _Legality:
     """The rules asked of a space, each once for all layouts that it sees as one."""
 
-    def __init__(self, base: TrainingJob, space: Space, ruled_out: Counter[str], ask: Ask) -> None:
+    def __init__(
+        self,
+        base: TrainingJob,
+        space: Space,
+        pipelines: Sequence[Shape | Violation],
+        ruled_out: Counter[str],
+        ask: Ask,
+    ) -> None:
         self.base, self.space, self.ruled_out, self.ask = base, space, ruled_out, ask
         self.rules = Rules(base, space)
-        pipelines = list(shapes(base, space))
-        self.shapes = [one for one in pipelines if isinstance(one, Shape)]
+        instances = base.layout.num_distributed_optimizer_instances
+        self.shapes = [one.with_instances(instances) for one in pipelines if isinstance(one, Shape)]
+        self.numbers = list(range(len(self.shapes)))
+        """The number of each of `shapes` among all."""
         self.broken = [one.rule for one in pipelines if isinstance(one, Violation)]
         """The rules that pipelines break, one for each that is not legal."""
         self.points = [Point(*degrees) for degrees in product(*(getattr(space, axis) for axis in DEGREES))]
 
-    def legal(self) -> LegalSpace:
+    def structures(self) -> tuple[LegalStructure, ...]:
         """The legal cells of every structure; counts what is ruled out."""
         at = self.rules.reference(self.shapes, self.points, self.ask)
         if at is None:
             self._count_all()
-            return LegalSpace(tuple(self.shapes), ())
+            return ()
         training = self.rules.whole_training(at)
-        checked = [(shape, self.rules.broken(at._replace(shape=shape), training)) for shape in self.shapes]
-        self.broken += [rule for _, rule in checked if rule]
-        self.shapes = [shape for shape, rule in checked if not rule]
-        return LegalSpace(tuple(self.shapes), tuple(self._structures(at)))
+        checked = [self.rules.broken(at._replace(shape=shape), training) for shape in self.shapes]
+        self.broken += list(filter(None, checked))
+        self.numbers = [number for number, rule in enumerate(checked) if not rule]
+        self.shapes = [self.shapes[number] for number in self.numbers]
+        return tuple(self._structures(at))
 
     def _count_all(self) -> None:
         """No layout is legal: count the rules that each point breaks in the first shape."""
@@ -204,7 +247,9 @@ class _Legality:
             return None
         if (allowed, each) not in known:
             counts: Counter[str] = Counter()
-            known[allowed, each] = legal_cells(self.base, self.shapes, grid, allowed, each, counts), counts
+            cells = legal_cells(self.base, self.shapes, grid, allowed, each, counts)
+            numbered = dataclasses.replace(cells, shape=[self.numbers[shape] for shape in cells.shape])
+            known[allowed, each] = numbered, counts
         legal, counts = known[allowed, each]
         self.ruled_out.update(counts)
         return LegalStyle(style, legal, choices.trainings, choices.options) if len(legal) else None
@@ -214,12 +259,11 @@ class _Legality:
         refused = unsupported(self.base, points[0].cp > 1, style)
         if refused:
             return [refused] * len(points)
-        training = training_with(self.rules.training(style.precision, reference.recompute), reference.option)
+        training = training_with(reference.recompute, reference.option)
         return [self.rules.broken(reference._replace(point=point, style=style), training) for point in points]
 
     def _choices(self, at: Reference) -> _Choices:
-        merged = [(name, self.rules.training(at.style.precision, one)) for name, one in self.rules.sets]
-        options = self.rules.options
+        merged, options = self.rules.sets, self.rules.options
 
         def broken(recompute: Training, option: Option) -> str:
             return self.rules.broken(at, training_with(recompute, option))
@@ -236,7 +280,7 @@ class _Legality:
 
 
 TRIES = 1000
-"""Layouts tried for a legal one, for each precision, recomputation and optimizer."""
+"""Layouts tried for a legal one, for each recomputation and optimizer."""
 
 
 class Reference(NamedTuple):
@@ -259,13 +303,9 @@ class Rules:
         self.units = tuple(declared_units(base.model))
         self.uneven: dict[tuple[str, Point, Style], str] = {}
 
-    def training(self, precision: str, recompute: Training) -> Training:
-        """A training of the sets of recomputation with the settings of a precision."""
-        return dataclasses.replace(recompute, **precision_settings(self.base, precision))
-
     def whole_training(self, at: Reference) -> Training:
         """The training of a reference."""
-        return training_with(self.training(at.style.precision, at.recompute), at.option)
+        return training_with(at.recompute, at.option)
 
     def layout(self, at: Reference) -> Layout:
         """The layout of a reference on as few GPUs as it needs."""
@@ -297,10 +337,9 @@ class Rules:
         pairs = list(product(shapes, points))
         Random(0).shuffle(pairs)
         pipelines = {id(shape): pipeline_sides(shape.of(self.base.model), shape.layout) for shape in shapes}
-        combinations = product(self.space.precision, self.sets, self.options)
-        for number, (precision, (_, recompute), option) in enumerate(combinations):
-            training = training_with(self.training(precision, recompute), option)
-            ways = self._styles(precision)
+        ways = {(tp, cp): styles(self.space, tp=tp, cp=cp) for tp, cp in product((False, True), repeat=2)}
+        for number, ((_, recompute), option) in enumerate(product(self.sets, self.options)):
+            training = training_with(recompute, option)
             known: dict[object, bool] = {}
             for shape, point in pairs[: TRIES if number else 20 * TRIES]:
                 for style in ways[point.tp > 1, point.cp > 1]:
@@ -313,13 +352,6 @@ class Rules:
                     if not known[key] and not self.broken(at, training):
                         return at
         return None
-
-    def _styles(self, precision: str) -> dict[tuple[bool, bool], list[Style]]:
-        """The styles of one precision by whether tp and cp are above 1."""
-        return {
-            (tp, cp): [dataclasses.replace(style, precision=precision) for style in styles(self.space, tp=tp, cp=cp)]
-            for tp, cp in product((False, True), repeat=2)
-        }
 
 
 def shapes(job: TrainingJob, space: Space) -> Iterator[Shape | Violation]:

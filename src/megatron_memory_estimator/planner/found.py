@@ -35,6 +35,8 @@ class Plan:
     tokens_per_s_gpu: float
     peak_allocated_bytes: int
     needed: Range
+    features: tuple[str, ...] = ()
+    """What is on that the job was not given."""
 
     @property
     def virtual(self) -> int:
@@ -137,8 +139,7 @@ class Found:
     trains_only: bool = False
     """Whether no layout surely holds every phase of the run, so that the plans are those that train."""
     asked: TrainingJob | None = None
-    """The job that was planned, with `habits`: settings of published recipes that it was not given."""
-    habits: dict[str, Any] = field(default_factory=dict)
+    """The job that was planned."""
 
     def __repr__(self) -> str:
         best = f", the first {self.plans[0]!r}" if self.plans else ""

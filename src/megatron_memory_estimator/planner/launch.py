@@ -12,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Callable, Iterator
+from math import gcd
 from typing import Any, NamedTuple
 
-from ..inputs.bridge_config import DDP, FIELDS
+from ..inputs.bridge_config import DDP, FIELDS, OVERLAP
 from ..inputs.effects import OWNERS
 from ..inputs.megatron.derive import PACKING, RENAMED, Job, said
 from ..inputs.megatron.job import job_from_args
@@ -24,6 +25,7 @@ from ..job.model import Model
 from ..job.training_job import TrainingJob
 from ..legality.asserted_environment import asserted, refuses_loss
 from ..modules.kinds import has_compressed, owners_of
+from .space.features import FEATURES
 
 RUN = (
     "world_size",
@@ -123,7 +125,8 @@ def bridge_overrides(job: TrainingJob) -> list[str]:
     """What a plan decides, as overrides of a recipe: section.name=value. All else (fusions, dtypes, vocabulary) stays the recipe's own, so
     that its bytes may be others than the plan's: `estimate` of the recipe with these words says them."""
     sections = bridge_sections(job)
-    settings = settings_of(job)
+    settings, on = settings_of(job), list(_featured(job))
+    featured = {name for one in on for name in FEATURES[one].settings(job)}
     found = [f"model.{name}=null" for name in RESET if settings[name] is None]  # whatever the recipe has
     if not job.training.low_precision:
         found += ["mixed_precision.fp8=null", "mixed_precision.fp4=null"]
@@ -135,9 +138,23 @@ def bridge_overrides(job: TrainingJob) -> list[str]:
     for section, values in sections.items():
         for name, value in values.items():
             ours = DDP.get(name, name) if section == "ddp" else name
-            if ours in RUN and not _idle(job, name):
-                found.append(f"{section}.{name}={_hydra(value)}")
+            if (ours in RUN and not _idle(job, name)) or ours in featured:
+                place = "comm_overlap" if ours in (*OVERLAP, "tp_comm_overlap") else section
+                found.append(f"{place}.{name}={_hydra(value)}")
+    if "bf16-gradients" in on:
+        found += [f"{section}.grad_reduce_in_fp32=false" for section in ("mixed_precision", "ddp")]
+    if job.training.cuda_graph_impl != "none":
+        found += ["rng.te_rng_tracker=true", "model.use_te_rng_tracker=true"]
     return found
+
+
+def _featured(job: TrainingJob) -> Iterator[str]:
+    """The features that are on in a job."""
+    settings = settings_of(job) | {f.name: getattr(job.env, f.name) for f in dataclasses.fields(job.env)}
+    for name, feature in FEATURES.items():
+        own = feature.settings(job)
+        if own and all(settings[key] == value for key, value in own.items()):
+            yield name
 
 
 def _idle(job: TrainingJob, name: str) -> bool:
@@ -185,11 +202,24 @@ class Launch(NamedTuple):
 
 
 def environment(job: TrainingJob) -> dict[str, str]:
-    """Variables of the environment that the run has, and those that Megatron-LM asserts."""
-    return {
-        **({ALLOCATOR[0]: ALLOCATOR[1]} if job.env.expandable_segments else {}),
-        **asserted(job.layout, job.training, job.gpu),
-    }
+    """Variables of the environment that the run has, those that Megatron-LM asserts, and those that recipes set with its features
+    (Megatron-Bridge `perf_recipes`, env_vars)."""
+    t, found = job.training, dict[str, str]()
+    whole = t.cuda_graph_impl == "full_iteration"
+    if job.env.expandable_segments:
+        found[ALLOCATOR[0]] = ALLOCATOR[1] + (",graph_capture_record_stream_reuse:True" if whole else "")
+    if t.cuda_graph_impl != "none":
+        found |= {"NCCL_GRAPH_REGISTER": "0", "TORCH_NCCL_AVOID_RECORD_STREAMS": "0" if whole else "1"}
+    if t.use_transformer_engine_op_fuser:
+        found["NVTE_CUTEDSL_FUSED_GROUPED_MLP"] = "1"
+    if job.model.has_moe and (t.moe_token_dispatcher_type, t.moe_flex_dispatcher_backend) == ("flex", "hybridep"):
+        found["NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"] = str(gcd(job.layout.ep * job.layout.etp, _ranks_joined(job)))
+    return {**found, **asserted(job.layout, t, job.gpu)}
+
+
+def _ranks_joined(job: TrainingJob) -> int:
+    """The largest power of two of ranks within one NVLink domain."""
+    return int(2 ** (job.gpu.nvlink_domain.bit_length() - 1))
 
 
 def megatron_lm(job: TrainingJob) -> Launch:

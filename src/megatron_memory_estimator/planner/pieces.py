@@ -37,7 +37,7 @@ from ..throughput.links import highest
 from ..throughput.machine import Machine
 from ..throughput.stages import TimeKey, p2p, unit_time
 from ..throughput.step import collectives, optimizer
-from .sharing import Grids, Known, Piece, SharingDeclarer, is_part
+from .sharing import Grids, Piece, SharingDeclarer, is_part
 from .space.choices import Option, Style, training_with
 from .space.points import Grid
 
@@ -55,12 +55,13 @@ IDLE = Occupancy(0, 0, (0,), (), Order(1, 0, 1))
 
 class State(NamedTuple):
     """What a piece has whatever runs: bytes of state, and of what of it is there when a checkpoint is loaded; of building in all; of the
-    parameters' own storage; seconds of reduction, gather and optimizer step."""
+    parameters' own storage; of what only the optimizer step has; seconds of reduction, gather and optimizer step."""
 
     state: Any
     loaded: Any
     apart: Any
     own: Any
+    stepping: Any
     reduce: Any
     gather: Any
     optimizer: Any
@@ -138,8 +139,7 @@ class Pieces:
         """Units of a training, traced when they are asked for."""
 
         def made() -> SharingDeclarer:
-            known = self.known.units.setdefault(training.low_precision, Known())
-            return SharingDeclarer(self.context(training), known)
+            return SharingDeclarer(self.context(training), self.known.units)
 
         return self.known.find(("declarer", training), made)
 
@@ -174,9 +174,11 @@ class Pieces:
         if form == "group":  # one more layer of a group, of which the first keeps what all share
             one, two = (declarer.unit(((cast(LayerKey, piece),) * count, form)).trace for count in (1, 2))
             return self._flat(largest(two.saved_bytes - one.saved_bytes, 0)), self._flat(0)
-        trace = declarer.kept_of(piece, form)
+        trace, stash = declarer.kept_of(piece, form)
         most = reduce(largest, [event.nbytes for event in trace.backward], 0)
-        return self._flat(trace.saved_bytes), self._flat(largest(most - trace.saved_bytes, 0))
+        factor = declarer.context.training.moe_paged_stash_buffer_size_factor_cuda
+        paged = sum(one.nbytes for one in stash) * factor if stash else 0
+        return self._flat(trace.saved_bytes + paged), self._flat(largest(most - trace.saved_bytes, 0))
 
     def scratch(self, declarer: SharingDeclarer, pieces: Sequence[Piece]) -> tuple[Table, Table]:
         """Of each piece: persistent scratch of a rank that has it, and of each copy."""
@@ -201,7 +203,7 @@ class Pieces:
 
     def states(self, declarer: SharingDeclarer, pieces: Sequence[Piece], option: Option) -> States:
         """By piece, of every figure: [replicas] arrays over degrees, or numbers."""
-        key = "states", *self.replicas, *pieces, option, declarer.training.low_precision
+        key = "states", *self.replicas, *pieces, option
         return self.known.find(key, lambda: self._states(declarer, pieces, option))
 
     def _states(self, declarer: SharingDeclarer, pieces: Sequence[Piece], option: Option) -> States:
@@ -255,6 +257,7 @@ class Pieces:
         c = rank.context
         figures = (
             state_bytes(rank, "setup", "first step"), loaded_state(rank), built_apart(rank), own_storage(rank),
+            state_bytes(rank, "step", "optimizer"),
             *collectives(self.machine, c, rank), optimizer(self.machine, c, rank),
         )  # fmt: skip
         return tuple(one * _each(rank) for one in figures)

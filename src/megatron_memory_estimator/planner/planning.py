@@ -1,32 +1,25 @@
 """plan(job, axes): the search from words, on given GPUs or on the fewest that hold the model.
 
 Axes that settings of a request fix.
-
-Settings that published recipes share, for a model by name that is planned without them.
-
-Of the recipes of Megatron-Bridge (`src/megatron/bridge/recipes`, `perf_recipes`) nearly all set expandable segments, and those of
-experts on Hopper and Blackwell mostly the flex dispatcher with HybridEP, which Bridge takes there
-(`training/flex_dispatcher_backend.py`, apply_flex_dispatcher_backend).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import ConfigError, LayoutError, StoppedError
 from ..inputs.searched import RECOMPUTE, SWITCHES
-from ..inputs.setting_names import known_settings
 from ..job.assumption import Assumption
-from ..job.hardware import GIB, Environment
-from ..job.training import Training
+from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
 from ..modules.counts import count_parameters
 from ..throughput.machine import Efficiency
 from ..wording import any_count, counted
 from .base import base_job, fewest
 from .found import Found, Plan
+from .space.features import BASIC, FEATURES
 from .space.modelled import not_searched
 from .space.words import space_of
 
@@ -82,24 +75,22 @@ def plan(
     """The best layouts of a job's model and training.
 
     `axes` says what is searched, by name or short name: "4", "1,2,4", "2-16", "not:8"; the rest is searched whole, but for recomputation
-    and switches that the job was given. A model by name is planned with what published recipes share. Without num_gpus the job's own
-    number is taken, without a global batch the job's own. A plan that another one beats in speed and memory is left out, unless `every`
-    plan is asked for. `limit` is bytes of a GPU. With `fewest_gpus` the smallest number of GPUs that trains and resumes the model is
-    sought, and the smallest that trains it. `stop` is asked again and again while it searches; once it says True, StoppedError says how
-    far it got. A deadline is `lambda: time.monotonic() > deadline`.
+    and switches that the job was given. A model by name is planned with features that published recipes have ("features": "published",
+    "safe", "all", "none", or names such as "hybridep+a2a-overlap"). Without num_gpus the job's own number is taken, without a global
+    batch the job's own. A plan that another one beats in speed and memory is left out, unless `every` plan is asked for. `limit` is bytes
+    of a GPU. With `fewest_gpus` the smallest number of GPUs that trains and resumes the model is sought, and the smallest that trains it.
+    `stop` is asked again and again while it searches; once it says True, StoppedError says how far it got. A deadline is `lambda: time.monotonic() > deadline`.
     Raises LayoutError where nothing is legal, ConfigError for words that make no sense, NumPyError for a large space without NumPy.
     """
     from .search import Shared, search
 
-    words = dict(axes or {})
-    fixed(words, dict(job.given), job)
+    words = _words(axes or {}, job)
     limit = job.gpu.memory_bytes if limit is None else limit
     worlds = worlds_of(job, {"num_gpus": words.pop("num_gpus")}) if "num_gpus" in words else ()
     shared = Shared({}, {})
 
     def on(gpus: tuple[int, ...], asked: TrainingJob, *, nearest: bool) -> Planned:
-        own, habits = with_habits(asked, gpus, complete=complete)
-        base, said = base_job(own, gpus, global_batch_size)
+        base, said = base_job(asked, gpus, global_batch_size)
         space = space_of(base, {**words, "num_gpus": ",".join(map(str, gpus))}, everything=complete)
         if "recompute" in words and (left_out := not_searched(base, space)):
             said = [*said, left_out]
@@ -117,12 +108,19 @@ def plan(
             every=every,
             shared=shared,
         )
-        found.asked, found.habits = own, habits.settings
-        return Planned(found, (*habits.said, *said))
+        found.asked = asked
+        return Planned(found, (*features_said(found), *said))
 
     if not fewest_gpus:
         return _held(on, worlds or (job.layout.world_size,), job)
     return _fewest(on, sorted(fewest(worlds, job.gpu.gpus_per_node)), job, limit)
+
+
+def _words(axes: Mapping[str, str], job: TrainingJob) -> dict[str, str]:
+    """The axes with those that the job's settings fix, and for a model by name the features of published recipes."""
+    words = {**({"features": "published"} if job.by_name else {}), **axes}
+    fixed(words, dict(job.given), job)
+    return words
 
 
 def worlds_of(job: TrainingJob, words: Mapping[str, str]) -> tuple[int, ...]:
@@ -257,105 +255,19 @@ def fixed(given: dict[str, str], values: dict[str, Any], job: TrainingJob) -> No
         given["optimizer_offload_fraction"] = "1"
 
 
-_OTHER_OVERLAP = (
-    "use_megatron_fsdp", "use_torch_fsdp2", "optimizer", "peft", "overlap_grad_reduce", "overlap_param_gather",
-)  # fmt: skip
-"""Settings with which the overlap of recipes is not taken over."""
-_OTHER_DISPATCH = (
-    "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity",
-    "moe_shared_expert_overlap", "deterministic_mode",
-)  # fmt: skip
-"""Settings with which the dispatcher of recipes is not."""
-FLEX: dict[str, Any] = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"}
-
-
-class Habits(NamedTuple):
-    """Settings taken from recipes, and the sentences that say so."""
-
-    settings: dict[str, Any]
-    said: Sequence[str]
-
-
-def with_habits(job: TrainingJob, worlds: Sequence[int], *, complete: bool) -> tuple[TrainingJob, Habits]:
-    """The job with what published recipes share and its caller did not give; a whole run is taken as it is."""
-    if not job.by_name:
-        return job, Habits({}, [])
-    one, other = recipe_habits(job.given, complete=complete), dispatcher_habit(job, job.given, worlds)
-    settings, owners = {**one.settings, **other.settings}, known_settings()
-    parts = {
-        owner: {name: value for name, value in settings.items() if owners[name] is owner}
-        for owner in (Training, Environment)
-    }
-    return replace(
-        job,
-        training=replace(job.training, **parts[Training]),
-        env=replace(job.env, **parts[Environment]),
-    ), Habits(settings, [*one.said, *other.said])
-
-
-def recipe_habits(given: Mapping[str, Any], *, complete: bool = False) -> Habits:
-    """Overlap and allocator of published recipes, where settings do not say otherwise.
-
-    Where layouts without the distributed optimizer are tried too (`complete`), parameters are not gathered ahead. Megatron-Core refuses
-    expandable segments with NCCL's user buffers.
-    """
-    overlap = _overlap(given, complete=complete)
-    said = list[str](
-        [
-            Assumption(
-                f"{' and '.join(overlap)} on, as in published recipes (--no-overlap-grad-reduce turns them off)",
-                "overlapped gradients and parameters",
-            )
-        ]
-        if overlap
-        else []
-    )
-    env = given.get("env") or {}
-    if given.get("expandable_segments") is None and not given.get("nccl_ub") and not env:
-        overlap["expandable_segments"] = True
-        said.append(
-            Assumption(
-                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, as in published recipes (--no-expandable-segments turns it off)",
-                "expandable segments",
-            )
-        )
-    return Habits(overlap, said)
-
-
-def _overlap(given: Mapping[str, Any], *, complete: bool) -> dict[str, Any]:
-    if (
-        any(given.get(name) not in (None, False) for name in _OTHER_OVERLAP)
-        or given.get("overlap_grad_reduce") is False
-    ):
-        return {}
-    ahead = (
-        not complete
-        and given.get("use_distributed_optimizer") is not False
-        and given.get("overlap_param_gather") is None
-    )
-    return {"overlap_grad_reduce": True, **({"overlap_param_gather": True} if ahead else {})}
-
-
-def dispatcher_habit(job: TrainingJob, given: Mapping[str, Any], worlds: Sequence[int]) -> Habits:
-    """The dispatcher of published recipes for experts, on GPUs that have it, where no setting says otherwise.
-
-    It needs tensor or expert parallelism: on one GPU it is not taken.
-    """
-    has_it = job.model.has_moe and job.gpu.hopper_or_later
-    if (
-        not has_it
-        or not worlds
-        or min(worlds) == 1
-        or any(given.get(name) not in (None, False) for name in _OTHER_DISPATCH)
-    ):
-        return Habits({}, [])
-    return Habits(
-        FLEX,
-        [
-            Assumption(
-                f"the flex dispatcher with HybridEP, as in published recipes on {job.gpu.name}; it needs tensor or expert parallelism "
-                "(--moe-token-dispatcher-type alltoall searches without it)",
-                "flex dispatcher with HybridEP",
-            )
-        ],
+def features_said(found: Found) -> Iterator[str]:
+    """Where the features of the plans are from, and what of them changes numbers."""
+    if found.space.features not in (("published",), (BASIC,)):
+        return
+    on = [name for name in FEATURES if any(name in one.features for one in found.plans)]
+    if not on:
+        return
+    numbers = [FEATURES[name].says for name in on if FEATURES[name].numerics]
+    changed = f"; {' and '.join(numbers)} change numbers" if numbers else ""
+    yield Assumption(
+        f"{', '.join(FEATURES[name].says for name in on)}: as in published recipes for this generation of GPUs and this kind of model"
+        f"{changed} (--features safe: none that does; --features none: none at all)",
+        "features of published recipes, some change numbers"
+        if numbers
+        else ", ".join(FEATURES[name].says for name in on),
     )

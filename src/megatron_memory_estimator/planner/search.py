@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 from ..errors import NumPyError
 from ..job.training_job import TrainingJob
+from ..rank.build import context_of
+from ..rank.declare import Declarer
 from ..throughput.machine import Efficiency, Machine, machine
 from .bounds import ROUNDED, Bound, Bounds, Pipelines
 from .counting import LegalSpace, LegalStructure, LegalStyle, legal_space
@@ -28,6 +30,7 @@ from .sharing import Grids
 from .space.axes import AXES, Space
 from .space.choices import training_with
 from .space.defaults import completed
+from .space.features import Variant
 from .space.points import Cells, Grid, at_point
 
 APART = 3
@@ -38,6 +41,8 @@ MOST = 6_000 if sys.platform == "emscripten" else 60_000
 
 LEAST = Objective(lambda b: b.low, lambda b: b.step, lambda p: (p.needed.low, p.step), faster)
 """What comes nearest where nothing fits."""
+NEAR_ENOUGH = 0.98
+"""Of what the layout needs that is named there: none needs less."""
 
 
 class Shared(NamedTuple):
@@ -48,7 +53,7 @@ class Shared(NamedTuple):
 
     def legal_space(self, base: TrainingJob, found: Found, watch: Watch) -> LegalSpace:
         """The legal layouts of a space; counts what is ruled out."""
-        key = found.space, base.training.global_batch_size
+        key = found.space, base.training.global_batch_size, base.env.phases
         if key not in self.legal:
             ruled_out: Counter[str] = Counter()
             self.legal[key] = legal_space(base, found.space, ruled_out, watch.ask), ruled_out
@@ -134,6 +139,7 @@ class Group(NamedTuple):
     """Cells that are bounded together: of one structure and style all, or a single one where NumPy is missing."""
 
     number: int
+    variant: Variant
     grid: Grid
     style: LegalStyle
     cells: Cells
@@ -203,21 +209,25 @@ class _Search:
 
     def groups(self) -> Iterator[Group]:
         """The cells of the space, those together that arrays hold."""
-        counts = [
+        pipelines: dict[Any, Pipelines] = {}
+        counts = {
             pair
-            for structure in self.legal.structures
-            for style in structure.styles
+            for one in self.legal.variants
+            for _, style in one.styles
             for pair in zip(style.cells.shape, style.cells.count, strict=True)
-        ]
-        pipelines = Pipelines(self.base, self.legal.shapes, counts, arrays=self.arrays)
+        }
         number = 0
-        for structure in self.legal.structures:
-            for style in structure.styles:
+        for one in self.legal.variants:
+            job, precision, features = one.variant
+            kinds = Declarer(context_of(job)).kinds
+            if kinds not in pipelines:
+                pipelines[kinds] = Pipelines(job, self.legal.shapes, counts, arrays=self.arrays)
+            for structure, style in one.styles:
                 for grid, cells in self._parts(structure, style):
-                    key = (grid.points, grid.micro, style.style)
+                    key = (grid.points, grid.micro, style.style, precision, features)
                     known = self.known.setdefault(key, Grids())
-                    bounds = Bounds(self.base, self.machine, pipelines, grid, style.style, cells, known)
-                    yield Group(number, grid, style, cells, bounds)
+                    bounds = Bounds(job, self.machine, pipelines[kinds], grid, style.style, cells, known)
+                    yield Group(number, one.variant, grid, style, cells, bounds)
                     number += 1
 
     def _parts(self, structure: LegalStructure, style: LegalStyle) -> Iterator[tuple[Grid, Cells]]:
@@ -247,9 +257,9 @@ class _Search:
             found.apart = [one for one in queue.apart if first is None or objective.of(one) < first]
 
     def least(self) -> None:
-        """The layout that needs least memory, whether it fits or not: none needs less, but for what bounds are rounded by."""
+        """The layout that comes nearest, whether it fits or not: none needs 2 % less."""
         before = self.found.evaluated, self.found.fits, self.found.tight, self.found.too_large
-        self.found.least = next(_Queue(self, LEAST, None, exactly=False).plans(tight=True, every=False))
+        self.found.least = next(_Queue(self, LEAST, None, near=NEAR_ENOUGH).plans(tight=True, every=False))
         self.found.evaluated, self.found.fits, self.found.tight, self.found.too_large = before
 
     def plan(self, group: Group, training: int, option: int, cell: int) -> Plan:
@@ -260,15 +270,16 @@ class _Search:
         return self.plans[key]
 
     def _plan(self, group: Group, training: int, option: int, cell: int) -> Plan:
-        base, cells, grid = self.base, group.cells, group.grid
+        base, cells, grid = group.variant.job, group.cells, group.grid
         shape, world, point, micro, count = (
             int(column[cell]) for column in (cells.shape, cells.world, cells.point, cells.micro, cells.count)
         )
         name, chosen = group.style.trainings[training]
         pipeline, model = self.legal.shapes[shape], self.legal.shapes[shape].of(base.model)
         style, gpus = group.style.style, grid.worlds[world]
+        own = pipeline.with_instances(base.layout.num_distributed_optimizer_instances)
         layout = dataclasses.replace(
-            at_point(pipeline.layout, grid.points[point], style, moe=bool(base.model.num_moe_experts)),
+            at_point(own.layout, grid.points[point], style, moe=bool(base.model.num_moe_experts)),
             world_size=gpus,
         )
         t = dataclasses.replace(training_with(chosen, group.style.options[option]), micro_batch_size=grid.micro[micro])
@@ -276,7 +287,7 @@ class _Search:
         step, peak, needed = self.exact.figures(job)
         assert t.global_batch_size is not None
         tokens = t.global_batch_size * t.seq_length / step / gpus
-        return Plan(job, name, style.precision, step, tokens, peak, needed)
+        return Plan(job, name, group.variant.precision, step, tokens, peak, needed, group.variant.features)
 
     def said(self, done: int) -> None:
         """Tell how far the search is, and stop where its caller wants no more."""
@@ -287,13 +298,13 @@ class _Search:
 
 
 class _Queue:
-    """Layouts in the order of what they take at least; those that were evaluated, of what they take.
+    """Layouts in the order of what they take at least; those that were evaluated, of what they take. Of equal ones, by the other figure.
 
-    Without a `limit` every layout is taken.
+    Without a `limit` every layout is taken. A plan is given where none has less than its share `near` of the objective.
     """
 
-    def __init__(self, search: _Search, objective: Objective, limit: int | None, *, exactly: bool = True) -> None:
-        self.search, self.objective, self.limit, self.exactly = search, objective, limit, exactly
+    def __init__(self, search: _Search, objective: Objective, limit: int | None, *, near: float = 1.0) -> None:
+        self.search, self.objective, self.limit, self.near = search, objective, limit, near
         self.apart: list[Plan] = []
         self.heap: list[tuple[float, float, int, int, Any]] = []
         """Bounds, a rank of equals, a number that tells entries apart, and a group, a recomputation, a block and its place, or a plan."""
@@ -357,7 +368,7 @@ class _Queue:
             if hopeful:
                 key = min(one.least(one.keys) for one in hopeful)
                 other = min(one.least(one.others) for one in hopeful)
-                self._push(key, 0.0, Recomputed(group, number, other))
+                self._push(key, other, Recomputed(group, number, other))
             else:
                 self.done += sum(len(one.keys) for one in bounds)
             self.search.said(self.done)
@@ -372,15 +383,18 @@ class _Queue:
             found = self._bounded(bound)
             self.done += len(found.keys)
             if found.cells:
-                cells = sorted(found.cells, key=found.keys.__getitem__)
-                self._push(found.keys[cells[0]], 0.0, (Block(group, training, option, found, cells), 0))
+                cells = sorted(found.cells, key=lambda cell: (found.keys[cell], found.others[cell]))
+                self._push(
+                    found.keys[cells[0]], found.others[cells[0]], (Block(group, training, option, found, cells), 0)
+                )
 
     def _next(self, block: Block, at: int, *, most: float, tight: bool, first: bool) -> None:
         """The next layout of a block that may be worth a line: timed exactly, or evaluated where its seconds are not the order."""
         while at < len(block.cells) and not self._wanted(block, at, most=most, tight=tight, first=first):
             at += 1
         if at + 1 < len(block.cells):
-            self._push(block.bounded.keys[block.cells[at + 1]], 0.0, (block, at + 1))
+            behind = block.cells[at + 1]
+            self._push(block.bounded.keys[behind], block.bounded.others[behind], (block, at + 1))
         if at < len(block.cells):
             cell = block.cells[at]
             key = block.bounded.keys[cell]
@@ -388,7 +402,7 @@ class _Queue:
                 _, training = block.group.style.trainings[block.training]
                 longer = block.group.bounds.passes(training, cell) - block.bounded.passes[cell]
                 key += max(longer, 0.0) * ROUNDED
-            self._push(key, 0.0, Timed(block, at))
+            self._push(key, block.bounded.others[cell], Timed(block, at))
 
     def _wanted(self, block: Block, at: int, *, most: float, tight: bool, first: bool) -> bool:
         cell = block.cells[at]
@@ -407,7 +421,7 @@ class _Queue:
                 self.apart.append(plan)
         if plan.needed.high <= limit or (tight and plan.needed.low <= limit):
             key, other = self.objective.of(plan)
-            self._push(key if self.exactly else key * ROUNDED, other, plan, _plainness(plan))
+            self._push(key * self.near, other, plan, _plainness(plan))
 
 
 def _plainness(plan: Plan) -> int:

@@ -15,7 +15,7 @@ from ..rank.chunks import Run, TracedUnit
 from ..rank.declare import Declarer
 from ..rank.keys import Form, LayerKey, PartKey, UnitKey
 from ..tape.events import Trace
-from ..tape.tensor import Param
+from ..tape.tensor import Param, Tensor
 
 T = TypeVar("T")
 Piece = LayerKey | PartKey
@@ -118,10 +118,10 @@ class Known:
 
 
 class Grids:
-    """What was made for one grid and style: units by their precision, and what depends on no recomputation, by what it is of."""
+    """What was made for one grid, variant and style: units, and what depends on no recomputation, by what it is of."""
 
     def __init__(self) -> None:
-        self.units: dict[str, Known] = {}
+        self.units = Known()
         self.made: dict[Any, Any] = {}
 
     def find(self, key: Any, make: Callable[[], T]) -> T:
@@ -160,11 +160,12 @@ class SharingDeclarer(Declarer):
         """The parameters of a declaration; with PEFT all but the adapters' are frozen."""
         return self._params(declared)
 
-    def kept_of(self, piece: Piece, form: Form) -> Trace:
-        """The trace of a layer or a part, without what the paged stash keeps of it."""
+    def kept_of(self, piece: Piece, form: Form) -> tuple[Trace, tuple[Tensor, ...]]:
+        """The trace of a layer or a part, and what the paged stash keeps of it."""
         if is_part(piece):
-            return self.part(piece).trace
-        return self._paged(self.unit(((cast(LayerKey, piece),), form)).trace)[0]
+            run = self.part(piece)
+            return run.trace, run.stashed
+        return self._paged(self.unit(((cast(LayerKey, piece),), form)).trace)
 
     def _declare(self, kind: LayerKey) -> Declaration:
         return self.shared(("declared", kind), lambda: Declarer._declare(self, kind))

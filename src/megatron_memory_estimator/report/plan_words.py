@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from ..planner.found import Plan
+from ..planner.space.features import FEATURES
 from ..wording import counted
 from .document import features_text
 
@@ -34,6 +35,8 @@ def layout_text(plan: Plan) -> str:
 
 BOUND = "\u00a0"
 """A space at which no line ends."""
+SILENT = ("", "even split", "vpp 1")
+"""Words of a layout that go without saying."""
 NARROWEST = 26
 """Columns that a layout needs beside the numbers; where there are fewer, it stands on lines of its own."""
 
@@ -61,6 +64,22 @@ def _sequence_parallel(plan: Plan) -> str:
     return "no sequence parallelism" if layout.tp > 1 and not layout.sequence_parallel else ""
 
 
+QUIET = ("gradient-overlap", "expandable-segments", "precision-aware", "fused-router", "fused-activation")
+"""Features that other words of a plan say, or what was assumed."""
+CHANGES = "*"
+"""Behind a feature that changes the numbers that are computed."""
+
+
+def _feature(group: str) -> Word:
+    names = [name for name, one in FEATURES.items() if one.group == group and name not in QUIET]
+
+    def word(plan: Plan) -> str:
+        on = next((FEATURES[name] for name in names if name in plan.features), None)
+        return on.says + (CHANGES if on.numerics else "") if on else ""
+
+    return word
+
+
 OF_THE_RUN: tuple[Word, ...] = (
     lambda plan: counted(plan.job.layout.world_size, "GPU"),
     _experts("etp"),
@@ -82,6 +101,8 @@ OF_A_PLAN: tuple[Word, ...] = (
     lambda plan: f"recompute {plan.recompute}",
 )
 """What is usually searched."""
+OF_FEATURES: tuple[Word, ...] = tuple(map(_feature, dict.fromkeys(one.group for one in FEATURES.values())))
+"""What is on beside that."""
 
 
 def listed(words: Iterable[str]) -> str:
@@ -98,16 +119,22 @@ def said_once(plans: Sequence[Plan]) -> tuple[list[str], list[str]]:
     """What all plans have in common, and for each plan the rest of its layout in words."""
     common = [words[0] for words in _each(plans, OF_THE_RUN) if len(set(words)) == 1]
     rest = [words for words in _each(plans, OF_THE_RUN) if len(set(words)) > 1]
-    for words in _each(plans, OF_A_PLAN):
+    for words in _each(plans, (*OF_A_PLAN, *OF_FEATURES)):
         if len(plans) > 1 and len(set(words)) == 1:
             common.append(words[0])
         else:
             rest.append(words)
     each = zip(*rest, strict=True) if rest else iter([()] * len(plans))
-    silent = ("", "even split", "vpp 1")
     return [word for word in common if word not in ("", "even split")], [
-        listed(word for word in words if word not in silent) for words in each
+        listed(word for word in words if word not in SILENT) for words in each
     ]
+
+
+def in_short(plan: Plan) -> str:
+    """The layout of a plan, and how many features are on beside it."""
+    words = (word for (word,) in _each([plan], OF_A_PLAN) if word not in SILENT)
+    number = sum(bool(word) for (word,) in _each([plan], OF_FEATURES))
+    return plain(listed([*words, *([counted(number, "feature")] if number else [])]))
 
 
 def _each(plans: Sequence[Plan], words: Sequence[Word]) -> list[list[str]]:

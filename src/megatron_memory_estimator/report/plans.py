@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 from ..dataclass import dataclass
@@ -15,11 +15,13 @@ from ..job.layout import SHORT
 from ..job.training_job import TrainingJob
 from ..planner.found import Found, Plan
 from ..planner.launch import bridge_overrides, bridge_sections, environment, megatron_lm
+from ..planner.paying import Worth, paying, worth
+from ..planner.space.features import FEATURES
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from ..wording import counted
 from .document import settings_of
-from .plan_words import layout_text, optimizer_text, plain, said_once
+from .plan_words import in_short, layout_text, optimizer_text
 from .quantities import document, gib, record, table
 from .records import Record
 from .verdict import DOES, verdict_text
@@ -48,15 +50,14 @@ LITTLE = 0.01
 class Row:
     """A plan with its estimate and its step time by part.
 
-    `limit` is what it may take of a GPU, all of it where that is not said. `asked` is the job that was planned, `habits` the settings
-    of published recipes that it was not given, `first` the best plan where it is another.
+    `limit` is what it may take of a GPU, all of it where that is not said. `asked` is the job that was planned, `first` the best plan
+    where it is another.
     """
 
     plan: Plan
     efficiency: Efficiency | None = None
     limit: int | None = None
     asked: TrainingJob | None = None
-    habits: Mapping[str, Any] = field(default_factory=dict)
     first: Row | None = None
 
     @cached_property
@@ -98,13 +99,13 @@ def rows_of(found: Found) -> list[Row]:
     rows: list[Row] = []
     for plan in found.plans:
         first = rows[0] if rows else None
-        rows.append(Row(plan, found.efficiency, found.limit, found.asked, found.habits, first))
+        rows.append(Row(plan, found.efficiency, found.limit, found.asked, first))
     return rows
 
 
 def apart_rows(found: Found) -> list[Row]:
     """Tight plans that are better than the first that fits, with their estimates."""
-    return [Row(plan, found.efficiency, found.limit, found.asked, found.habits) for plan in found.apart]
+    return [Row(plan, found.efficiency, found.limit, found.asked) for plan in found.apart]
 
 
 def beside_first(row: Row) -> str:
@@ -199,8 +200,7 @@ def answer(found: Found, rows: Sequence[Row]) -> Iterator[str]:
         return
     first = rows[0]
     head = fewest_text(found) if found.fewest_gpus is not None else FIRST[found.objective]
-    words = plain(said_once([first.plan])[1][0])
-    yield f"{head}: {words}, {first.plan.tokens_per_s_gpu:,.0f} tokens/s/GPU. {verdict_text(first.verdict, first.estimate)}"
+    yield f"{head}: {in_short(first.plan)}, {first.plan.tokens_per_s_gpu:,.0f} tokens/s/GPU. {verdict_text(first.verdict, first.estimate)}"
 
 
 def nothing_fits(found: Found) -> str:
@@ -212,13 +212,13 @@ def nothing_fits(found: Found) -> str:
     if needed <= found.limit:
         return (
             f"no layout surely fits in {gib(found.limit)} GiB; some may fit, or only without "
-            f"fragmentation (--tight ranks them). The smallest needs {gib(needed)} to {gib(needs.device.high)} GiB{phase}: "
+            f"fragmentation (--tight ranks them). The nearest needs {gib(needed)} to {gib(needs.device.high)} GiB{phase}: "
             f"{layout_text(found.least)} ({Row(found.least, limit=found.limit).verdict.word})"
         )
     return (
-        f"no layout fits in {gib(found.limit)} GiB: the smallest needs {gib(needed)} GiB, "
-        f"{gib(needed - found.limit)} too much{phase}: {layout_text(found.least)}. More GPUs (--min-num-gpus finds how many), a shorter "
-        "sequence, --use-precision-aware-optimizer or --optimizer-offload-fraction 0.5,1 would help"
+        f"no layout fits in {gib(found.limit)} GiB: the nearest needs {gib(needed)} GiB, "
+        f"{gib(needed - found.limit)} too much{phase}: {layout_text(found.least)} (no other needs 2 % less). "
+        "More GPUs (--min-num-gpus finds how many), a shorter sequence or --optimizer-offload-fraction 0.5,1 would help"
     )
 
 
@@ -268,8 +268,10 @@ PLAN = table(
     {
         "layout": lambda row: document(LAYOUT, row),
         "layout_text": lambda row: layout_text(row.plan),
-        "settings": lambda row: {**row.habits, **plan_settings(row.plan.job, row.asked)},
+        "settings": lambda row: plan_settings(row.plan.job, row.asked),
         "offloaded": _offloaded,
+        "features_named": lambda row: "+".join(row.plan.features),
+        "numerics": lambda row: [name for name in row.plan.features if FEATURES[name].numerics],
         "optimizer_text": lambda row: optimizer_text(row.plan),
         "limit_text": lambda row: row.limit_text,
         "beside_first": beside_first,
@@ -279,6 +281,8 @@ PLAN = table(
     },
 )
 """The figures of a `Row`."""
+WORTH = table("worth")
+"""What a feature is worth."""
 COUNTS = table("counts")
 """How many layouts a search found."""
 
@@ -300,10 +304,29 @@ def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> di
         "plans": [document(PLAN, row) for row in rows],
         "tight_plans": [_apart(row) for row in apart_rows(found)],
         "least": None if least is None else _least(Row(least, limit=found.limit)),
-        "habits": dict(found.habits),
+        "feature_worth": [_worth(found, one) for one in first_worth(found)],
+        "features_that_pay": [_worth(found, one) for one in first_paying(found)],
         "assumptions": list(said),
         "warnings": warnings(rows),
     }
+
+
+def first_worth(found: Found) -> list[Worth]:
+    """What each feature of the first plan is worth in it."""
+    return [*worth(found.plans[0], found.asked, found.efficiency)] if found.plans and found.asked else []
+
+
+def first_paying(found: Found) -> list[Worth]:
+    """Features that would make the first plan faster."""
+    return paying(found.plans[0], found) if found.plans and found.asked else []
+
+
+def _worth(found: Found, one: Worth) -> dict[str, Any]:
+    feature = FEATURES[one.feature]
+    return document(
+        WORTH, SimpleNamespace(**one._asdict(), says=feature.says, numerics=feature.numerics, source=feature.source,
+                               settings=feature.settings(found.plans[0].job))
+    )  # fmt: skip
 
 
 def _least(row: Row) -> dict[str, Any]:

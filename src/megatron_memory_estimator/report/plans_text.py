@@ -17,11 +17,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ..job.assumption import short_of, shorts_of
+from ..job.hardware import GIB
 from ..planner.found import Found, Plan
 from ..planner.launch import FORMS, environment, megatron_lm
+from ..planner.paying import Worth
+from ..planner.space.features import FEATURES
 from ..wording import counted
-from .plan_words import NARROWEST, listed, plain, said_once
-from .plans import PLAN, Row, answer, apart_rows, beside_first, crossing, warnings
+from .plan_words import CHANGES, NARROWEST, listed, plain, said_once
+from .plans import PLAN, Row, answer, apart_rows, beside_first, crossing, first_paying, first_worth, warnings
 from .quantities import gib, labelled
 from .screen import room
 from .verdict import DOES, next_lines
@@ -66,12 +69,36 @@ def _below_plans(found: Found, rows: Sequence[Row], said: Sequence[str], asked: 
     """What stands below the plans: tight ones that are better, counts, what was decided, warnings, and what to type next."""
     if rows:
         yield from apart_lines(found, rows, width, verbose=asked.verbose)
+        yield from (line for text in worth_texts(found, verbose=asked.verbose) for line in wrapped(text, width))
     if not asked.verbose:
         yield counts_line(found)
     yield from assumed_lines(said, verbose=asked.verbose)
     yield from (f"warning: {warning}" for warning in warnings(rows))
     if rows and asked.command and asked.form == "none":
         yield from next_lines("plan", asked.command, ["--show", "1"], "its launch arguments", width)
+
+
+MOST_PAYING = 2
+"""Features that would pay that are named without -v."""
+LARGE = 0.01, GIB
+"""The share of a step, and the bytes, from which on what a feature is worth is said."""
+
+
+def worth_texts(found: Found, *, verbose: bool) -> Iterator[str]:
+    """Which features that are not on would pay in the first plan; with -v also what each that is on is worth."""
+    share, nbytes = LARGE
+    for one in first_worth(found) if verbose else ():
+        if abs(one.saves) >= share or abs(one.takes) >= nbytes:
+            yield f"In plan 1, {_worth(one)} (of a step, of a GPU)."
+    if more := first_paying(found):
+        shown = more if verbose else more[:MOST_PAYING]
+        yield f"Would pay in plan 1: {'; '.join(map(_worth, shown))} (--features takes names)."
+
+
+def _worth(one: Worth) -> str:
+    change = f"{-one.saves:+.1%}" if abs(one.saves) >= 0.0005 else ""
+    room = f"{one.takes / GIB:+.1f} GiB" if abs(one.takes) >= GIB / 10 else ""
+    return f"{FEATURES[one.feature].says} {' and '.join(filter(None, (change, room)))}"
 
 
 def counts_line(found: Found) -> str:
@@ -199,6 +226,8 @@ def plan_lines(rows: Sequence[Row], width: int, room: int = sys.maxsize) -> list
         for name, meaning in LEGEND.items()
         if any(name in plain(one) for one in (*layouts, *common))
     ]
+    if any(CHANGES in one for one in (*layouts, *common)):
+        meanings.append(f"{CHANGES} changes the numbers that are computed (--features safe has none that does)")
     if any(row.plan.precision != "bf16" for row in rows):
         meanings.append(f"MFU: of the dense bf16 peak of the {rows[0].plan.job.gpu.name}")
     below = [escape(line) for meaning in meanings for line in textwrap.wrap(meaning, width)]

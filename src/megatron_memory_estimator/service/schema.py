@@ -82,6 +82,7 @@ Axes = Annotated[
     Field(
         description="What is searched, by name: 4, 1,2,4, 2-16 or not:8 for num_gpus, tp, pp, vpp, cp, ep, etp, micro_batch_size; "
         "split (even, uneven, layout), recompute (none, full, block:N, core_attn+mlp), precision (bf16, delayed, mxfp8, ...), "
+        "features (published, safe, all, none, or hybridep+a2a-overlap), "
         "use_precision_aware_optimizer (on, off), optimizer_offload_fraction. The rest is searched whole.",
         examples=[{"tp": "1-8", "cp": "1", "recompute": "none,full"}],
     ),

@@ -30,6 +30,7 @@ class Space:
     use_distributed_optimizer: tuple[bool, ...] = ()
     use_precision_aware_optimizer: tuple[bool, ...] = ()
     optimizer_offload_fraction: tuple[float, ...] = ()
+    features: tuple[str, ...] = ()
 
 
 AXES = tuple(f.name for f in dataclasses.fields(Space))

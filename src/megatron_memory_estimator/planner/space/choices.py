@@ -1,4 +1,4 @@
-"""What may be chosen at a point beside its degrees: precision, ways of communication, settings of the optimizer."""
+"""What may be chosen beside degrees: precision, ways of communication, settings of the optimizer."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Style:
-    """Settings that change which tensors a layer has, beside the degrees and recomputation."""
+    """Settings of a point that change which tensors a layer has, beside the degrees and recomputation."""
 
     cp_comm_type: str
-    precision: str
     sequence_parallel: bool
 
 
@@ -77,4 +76,4 @@ def styles(space: Space, *, tp: bool, cp: bool) -> list[Style]:
     """All styles where tp and cp are above 1 or not: without them there is nothing to choose."""
     ways = space.cp_comm_type if cp else space.cp_comm_type[:1]
     parallel = space.sequence_parallel if tp else (False,)
-    return [Style(way, precision, on) for way in ways for precision in space.precision for on in parallel]
+    return [Style(way, on) for way in ways for on in parallel]

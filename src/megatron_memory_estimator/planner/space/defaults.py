@@ -13,6 +13,7 @@ from ...modules.kinds import costly_core_attention, has_compressed
 from ...states.optimizers import OPTIMIZERS
 from .axes import AXES, COMM_TYPES, DEGREES, PIPELINE, SPLITS, WHOLE, Space
 from .choices import PRECISIONS, precision_of
+from .features import named
 from .recompute import RECOMPUTE, recompute_settings
 
 POWERS = tuple(2**i for i in range(11))
@@ -69,6 +70,7 @@ def _usual(job: TrainingJob, worlds: tuple[int, ...], *, everything: bool) -> di
         "use_distributed_optimizer": (True, False) if everything else (OPTIMIZERS[t.optimizer].distributed,),
         "use_precision_aware_optimizer": (False, True) if everything else (t.use_precision_aware_optimizer,),
         "optimizer_offload_fraction": (t.optimizer_offload_fraction if t.optimizer_cpu_offload else 0.0,),
+        "features": ("none",),
     }
 
 
@@ -93,6 +95,8 @@ def _check_words(axes: dict[str, tuple[Any, ...]]) -> None:
                 raise ConfigError(f"{name}: {word!r} is not one of {', '.join(known)}.{nearest(str(word), known)}")
     for word in axes["recompute"]:
         recompute_settings(word)
+    for word in axes["features"]:
+        named(word)
     for value in axes["optimizer_offload_fraction"]:
         if not 0 <= value <= 1:
             raise ConfigError(f"optimizer_offload_fraction: {value} must be between 0 and 1")

@@ -78,7 +78,7 @@ def asks(job: TrainingJob, space: Space) -> frozenset[str]:
     training = dataclasses.replace(job.training, micro_batch_size=2)
     for cp in (1, 2):
         for way in space.cp_comm_type:
-            if unsupported(job, cp > 1, Style(way, "", sequence_parallel=False)):
+            if unsupported(job, cp > 1, Style(way, sequence_parallel=False)):
                 continue
             c = dataclasses.replace(
                 context_of(job), layout=Layout(cp, context_parallel_size=cp, cp_comm_type=(way,)), training=training

@@ -42,6 +42,14 @@ class Shape:
         """Pipeline stages."""
         return self.layout.pp
 
+    def with_instances(self, instances: int) -> Shape:
+        """The pipeline of a layout with so many instances of the distributed optimizer."""
+        if self.layout.num_distributed_optimizer_instances == instances:
+            return self
+        return dataclasses.replace(
+            self, layout=dataclasses.replace(self.layout, num_distributed_optimizer_instances=instances)
+        )
+
     def effective(self, count: int) -> int:
         """So few microbatches that the schedule passes through the same steps."""
         return enough_microbatches(self.pp, self.vp, count, self.group)

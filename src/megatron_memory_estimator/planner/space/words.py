@@ -11,7 +11,7 @@ from .axes import Space, axis_name
 from .defaults import completed
 
 BOOLEAN = ("sequence_parallel", "use_distributed_optimizer", "use_precision_aware_optimizer")
-WORDS = ("cp_comm_type", "split", "recompute", "precision")
+WORDS = ("cp_comm_type", "split", "recompute", "precision", "features")
 SWITCHES = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 
 
