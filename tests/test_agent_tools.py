@@ -103,5 +103,5 @@ def test_a_search_for_the_fewest_gpus_that_is_stopped_says_how_far_it_came(monke
     found, said = planning.plan(job, axes, fewest_gpus=True, stop=lambda: stops[0])
     assert (found.fewest_to_train, found.fewest_gpus) == (whole.fewest_to_train, None) and found.plans
     assert any("whether they resume it is not known: the search on" in note for note in said)
-    with pytest.raises(StoppedError, match="the search on 1 GPUs was stopped"):
+    with pytest.raises(StoppedError, match="the search on 2 GPUs was stopped"):
         planning.plan(job, axes, fewest_gpus=True, stop=lambda: True)

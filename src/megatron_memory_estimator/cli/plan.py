@@ -273,8 +273,12 @@ command = JobCommand(
 )
 
 
+SOON = 0.3
+"""Seconds from which on a search says how far it is."""
+
+
 class Bar:
-    """A progress bar on standard error once a search takes longer than a second; nothing where that is no terminal."""
+    """A progress bar on standard error once a search takes longer than that; nothing where that is no terminal."""
 
     def __enter__(self) -> Callable[[float, Any], None] | None:
         self._bar: Any = None
@@ -289,7 +293,7 @@ class Bar:
         import time
 
         if self._bar is None:
-            if time.monotonic() - self._start < 1:
+            if time.monotonic() - self._start < SOON:
                 return
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn

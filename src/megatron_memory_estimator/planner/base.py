@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from math import gcd
 
 from ..errors import ConfigError, UnsupportedError
+from ..estimator import estimate
 from ..job.assumption import Assumption
 from ..job.settings import LARGEST_INTEGER
 from ..job.training import Training
 from ..job.training_job import TrainingJob
+from ..states.state import STATE_PARTS
 from ..validation.json_lines import is_whole
 from ..wording import shown
 from .space.borders import EVEN
@@ -62,6 +64,12 @@ def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int |
     )
     training = dataclasses.replace(job.training, global_batch_size=global_batch_size)
     return dataclasses.replace(job, layout=layout, training=training), said
+
+
+def state_bytes(job: TrainingJob) -> dict[str, int]:
+    """Bytes of weights, gradients and optimizer of the whole model: those of one GPU that holds all of it."""
+    (stage,) = estimate(job).stages
+    return {part: sum(one.nbytes for one in stage.rank.states if one.part == part) for part in STATE_PARTS}
 
 
 def timed_as(training: Training) -> Iterator[str]:

@@ -15,7 +15,7 @@ from ..job.layout import Layout
 from ..job.training_job import TrainingJob
 from ..legality.precision import has_recipe
 from ..modules.counts import Count, count_parameters
-from ..states.state import STATE_PARTS
+from .base import state_bytes
 from .found import Plan
 from .planning import CHECKPOINTS, Planned, plan
 from .space.features import BASIC
@@ -163,12 +163,6 @@ def on_its_gpus(job: TrainingJob, progress: Callable[[int], None] | None = None)
     """The layout that needs least on the GPUs of a job, among those that a card tries: whether it trains, whether it resumes too."""
     (row,) = _fewest(job, (job.gpu,), 0, Search(layouts_tried(job), progress), (job.layout.world_size,))
     return row
-
-
-def state_bytes(job: TrainingJob) -> dict[str, int]:
-    """Bytes of weights, gradients and optimizer of the whole model: those of one GPU that holds all of it."""
-    (stage,) = estimate(job).stages
-    return {part: sum(one.nbytes for one in stage.rank.states if one.part == part) for part in STATE_PARTS}
 
 
 def layouts_tried(job: TrainingJob) -> dict[str, str]:

@@ -118,9 +118,14 @@ class _Choices(NamedTuple):
     broken: list[str]
 
 
-def legal_space(base: TrainingJob, space: Space, ruled_out: Counter[str], ask: Ask) -> LegalSpace:
-    """The legal layouts of a space; counts what is ruled out. Raises ConfigError where no variant has what shall be recomputed."""
-    pipelines = list(shapes(base, space))
+def legal_space(
+    base: TrainingJob, space: Space, ruled_out: Counter[str], ask: Ask, known: Cuts | None = None
+) -> LegalSpace:
+    """The legal layouts of a space; counts what is ruled out. `known` are pipelines of the same job on other numbers of GPUs.
+
+    Raises ConfigError where no variant has what shall be recomputed.
+    """
+    pipelines = list(shapes(base, space, {} if known is None else known, ask))
     found, refused = [], None
     for variant in variants(base, space.precision, space.features):
         aware = variant.job.training.use_precision_aware_optimizer and not base.training.use_precision_aware_optimizer
@@ -354,17 +359,31 @@ class Rules:
         return None
 
 
-def shapes(job: TrainingJob, space: Space) -> Iterator[Shape | Violation]:
+Cuts = dict[tuple[int, int], tuple[Shape | Violation, ...]]
+"""Pipelines by stages and chunks."""
+
+
+def shapes(
+    job: TrainingJob, space: Space, known: Cuts | None = None, ask: Ask = lambda: None
+) -> Iterator[Shape | Violation]:
     """Every pipeline of the space that is legal, or the rule that it breaks."""
     work = tuple(works(job))
+    known = {} if known is None else known
     for pp, vp in product(space.pipeline_model_parallel_size, space.virtual_pipeline_model_parallel_size):
-        if vp > 1 and pp == 1:
-            yield broken("chunks-need-pp", virtual_pipeline_model_parallel_size=vp)
-            continue
-        for shape in _cut(job, space, pp, vp, work):
-            model, t = shape.of(job.model), job.training
-            violations = pipeline(model, shape.layout, overlap_p2p_comm=t.overlap_p2p_comm, mcore=t.mcore)
-            yield next(violations, None) or next(placed(model, shape.layout), None) or shape
+        ask()
+        if (pp, vp) not in known:
+            known[pp, vp] = tuple(_shapes(job, space, pp, vp, work))
+        yield from known[pp, vp]
+
+
+def _shapes(job: TrainingJob, space: Space, pp: int, vp: int, work: Sequence[Work]) -> Iterator[Shape | Violation]:
+    if vp > 1 and pp == 1:
+        yield broken("chunks-need-pp", virtual_pipeline_model_parallel_size=vp)
+        return
+    for shape in _cut(job, space, pp, vp, work):
+        model, t = shape.of(job.model), job.training
+        violations = pipeline(model, shape.layout, overlap_p2p_comm=t.overlap_p2p_comm, mcore=t.mcore)
+        yield next(violations, None) or next(placed(model, shape.layout), None) or shape
 
 
 def _plain(job: TrainingJob, pp: int, vp: int) -> Layout:

@@ -52,9 +52,13 @@ class Watch:
     stop: Callable[[], bool] | None = None
     done: int = 0
     total: int = 0
+    tell: Callable[[], None] | None = None
+    """Called before anything is bounded, as often as `stop` is asked."""
 
     def ask(self) -> None:
         """Raise StoppedError where the caller wants no more."""
+        if not self.total and self.tell is not None:
+            self.tell()
         if self.stop is None or not self.stop():
             return
         far = f"{self.done:,} of {self.total:,} layouts were looked at" if self.total else "no layout was looked at yet"

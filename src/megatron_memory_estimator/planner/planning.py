@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ..errors import ConfigError, LayoutError, StoppedError
+from ..errors import ConfigError, EstimatorError, LayoutError, StoppedError
 from ..inputs.searched import RECOMPUTE, SWITCHES
 from ..job.assumption import Assumption
 from ..job.hardware import GIB
+from ..job.layout import Layout
 from ..job.training_job import TrainingJob
 from ..modules.counts import count_parameters
 from ..throughput.machine import Efficiency
 from ..wording import any_count, counted
-from .base import base_job, fewest
+from .base import base_job, fewest, state_bytes
 from .found import Found, Plan
-from .space.features import BASIC, FEATURES
+from .space.features import BASIC, FEATURES, of_state, variants, with_features
 from .space.modelled import not_searched
 from .space.words import space_of
 
@@ -79,7 +80,8 @@ def plan(
     "safe", "all", "none", or names such as "hybridep+a2a-overlap"). Without num_gpus the job's own number is taken, without a global
     batch the job's own. A plan that another one beats in speed and memory is left out, unless `every` plan is asked for. `limit` is bytes
     of a GPU. With `fewest_gpus` the smallest number of GPUs that trains and resumes the model is sought, and the smallest that trains it.
-    `stop` is asked again and again while it searches; once it says True, StoppedError says how far it got. A deadline is `lambda: time.monotonic() > deadline`.
+    `stop` is asked again and again while it searches; once it says True, StoppedError says how far it got. A deadline is
+    `lambda: time.monotonic() > deadline`.
     Raises LayoutError where nothing is legal, ConfigError for words that make no sense, NumPyError for a large space without NumPy.
     """
     from .search import Shared, search
@@ -87,7 +89,7 @@ def plan(
     words = _words(axes or {}, job)
     limit = job.gpu.memory_bytes if limit is None else limit
     worlds = worlds_of(job, {"num_gpus": words.pop("num_gpus")}) if "num_gpus" in words else ()
-    shared = Shared({}, {})
+    shared = Shared({}, {}, {})
 
     def on(gpus: tuple[int, ...], asked: TrainingJob, *, nearest: bool) -> Planned:
         base, said = base_job(asked, gpus, global_batch_size)
@@ -113,7 +115,7 @@ def plan(
 
     if not fewest_gpus:
         return _held(on, worlds or (job.layout.world_size,), job)
-    return _fewest(on, sorted(fewest(worlds, job.gpu.gpus_per_node)), job, limit)
+    return _fewest(on, sorted(fewest(worlds, job.gpu.gpus_per_node)), job, limit, least_state(job, words))
 
 
 def _words(axes: Mapping[str, str], job: TrainingJob) -> dict[str, str]:
@@ -168,14 +170,35 @@ def _held(on: On, worlds: tuple[int, ...], job: TrainingJob) -> Planned:
     return trains
 
 
-def _fewest(on: On, tried: list[int], job: TrainingJob, limit: int) -> Planned:
+def least_state(job: TrainingJob, words: Mapping[str, str]) -> int:
+    """Bytes of weights, gradients and optimizer of the whole model at least: all ranks together have each of them once.
+
+    A byte for each parameter where one GPU cannot be estimated, or where the search may change what the state is.
+    """
+    weights = count_parameters(job.model).total
+    if words.keys() & {
+        "precision",
+        "use_distributed_optimizer",
+        "use_precision_aware_optimizer",
+        "optimizer_offload_fraction",
+    }:
+        return weights
+    alone = replace(job, layout=Layout(), num_microbatches=1)
+    try:
+        space = space_of(alone, {"num_gpus": "1", "features": words.get("features", "none")})
+        sets = {of_state(one.features) for one in variants(alone, space.precision, space.features)}
+        return max(weights, min(sum(state_bytes(with_features(alone, one).job).values()) for one in sets))
+    except EstimatorError:
+        return weights
+
+
+def _fewest(on: On, tried: list[int], job: TrainingJob, limit: int, state: int) -> Planned:
     """The search on the fewest GPUs with a plan, as if they had been given, and the fewest that train.
 
-    All are tried from the fewest on: more GPUs may divide worse, and need more communicators. Those that cannot hold the weights together
+    All are tried from the fewest on: more GPUs may divide worse, and need more communicators. Those that cannot hold the `state` together
     are passed over, and so are those for resuming that do not even train.
     """
-    weights = count_parameters(job.model).total  # at least a byte each
-    possible = [gpus for gpus in tried if gpus * limit >= weights]
+    possible = [gpus for gpus in tried if gpus * limit >= state]
     alone = _training(job)
     trains = _first(on, possible, alone)
     if trains is None:

@@ -22,7 +22,7 @@ from ..rank.build import context_of
 from ..rank.declare import Declarer
 from ..throughput.machine import Efficiency, Machine, machine
 from .bounds import ROUNDED, Bound, Bounds, Pipelines
-from .counting import LegalSpace, LegalStructure, LegalStyle, legal_space
+from .counting import Cuts, LegalSpace, LegalStructure, LegalStyle, legal_space
 from .exact import Exact
 from .found import OBJECTIVES, Found, Objective, Plan, faster
 from .outcome import Progress, Watch, begun, nothing_legal
@@ -46,17 +46,18 @@ NEAR_ENOUGH = 0.98
 
 
 class Shared(NamedTuple):
-    """What searches of one model have in common: units that were traced, and legal spaces with what is ruled out."""
+    """What searches of one model have in common: units that were traced, legal spaces with what is ruled out, and pipelines."""
 
     units: dict[Any, Grids]
     legal: dict[Any, tuple[LegalSpace, Counter[str]]]
+    cuts: Cuts
 
     def legal_space(self, base: TrainingJob, found: Found, watch: Watch) -> LegalSpace:
         """The legal layouts of a space; counts what is ruled out."""
         key = found.space, base.training.global_batch_size, base.env.phases
         if key not in self.legal:
             ruled_out: Counter[str] = Counter()
-            self.legal[key] = legal_space(base, found.space, ruled_out, watch.ask), ruled_out
+            self.legal[key] = legal_space(base, found.space, ruled_out, watch.ask, self.cuts), ruled_out
         legal, ruled_out = self.legal[key]
         found.illegal.update(ruled_out)
         return legal
@@ -90,7 +91,8 @@ def search(
     found = begun(base, space, objective, limit, efficiency, everything=everything)
     watch = Watch(found.space.num_gpus, stop)
     try:
-        shared = shared or Shared({}, {})
+        shared = shared or Shared({}, {}, {})
+        watch.tell = (lambda: progress(0.0, found)) if progress is not None else None
         legal = shared.legal_space(base, found, watch)
         found.legal = watch.total = legal.layouts
         if not found.legal:

@@ -112,10 +112,8 @@ def _whole(job: TrainingJob) -> Settings:
 def _fused(job: TrainingJob) -> Settings:
     t = job.training
     has_it = job.gpu.family == "blackwell" and t.low_precision in ("mxfp8", "nvfp4") and fusible(job.model, t)
-    return _where(
-        _moe(job) and has_it and t.peft == "none",
-        {"use_transformer_engine_op_fuser": True, "moe_use_grouped_tensor": True},
-    )
+    interleaved = _where(job.model.gated_linear_unit, {"moe_mlp_glu_interleave_size": 32})
+    return _where(_moe(job) and has_it and t.peft == "none", {"use_transformer_engine_op_fuser": True, **interleaved})
 
 
 def _parameters(job: TrainingJob) -> Settings:
@@ -322,16 +320,24 @@ def _safe(name: str) -> bool:
 
 
 def sets_of_recipes(job: TrainingJob, rows: Iterable[Published]) -> Iterator[tuple[str, ...]]:
-    """The sets of recipes for GPUs of this generation, models of this kind and this precision; else what all have."""
+    """The sets of recipes for GPUs of this generation, models of this kind and this precision; else what all have.
+
+    Of sets that differ in the optimizer's dtypes alone, the one with the smaller states: it is as fast, and needs less.
+    """
     t = job.training
     precision = {"": "bf16", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}.get(t.low_precision, "fp8")
-    found = False
+    found: dict[frozenset[str], tuple[str, ...]] = {}
     for row in rows:
         if job.gpu.family in row.generations and kind_of(job) in row.kinds and precision in row.precisions:
-            found = True
-            yield (*BASICS[:2], *row.features)
-    if not found:
-        yield BASICS
+            others = frozenset(name for name in row.features if FEATURES[name].group != "optimizer")
+            if others not in found or "bf16-moments" in row.features:
+                found[others] = (*BASICS[:2], *row.features)
+    yield from found.values() or [BASICS]
+
+
+def of_state(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of some features that change what weights, gradients and optimizer are."""
+    return tuple(name for name in names if FEATURES[name].group in ("parameters", "gradients", "optimizer"))
 
 
 def variants(job: TrainingJob, precisions: Iterable[str], words: Iterable[str]) -> list[Variant]:
