@@ -158,7 +158,7 @@ def test_what_a_feature_is_worth_is_a_difference_of_two_runs(planned: Any) -> No
     one = by_name["fp8-attention"]
     assert one.takes == first.needed.high - other.needed.high
     assert one.saves == pytest.approx(1 - first.step / throughput(other).step, abs=1e-6)
-    assert by_name["graph-of-iteration"].saves > by_name["bf16-gradients"].saves
+    assert by_name["a2a-overlap"].saves > by_name["bf16-gradients"].saves
 
 
 def test_features_that_would_pay_are_named() -> None:

@@ -82,7 +82,7 @@ def test_every_tool_answers_the_same_without_numpy() -> None:
     [
         (
             ("plan", "deepseek-ai/DeepSeek-V3", "--num-gpus", "2048"),
-            "without NumPy a space of at most 60,000 legal layouts is searched",
+            "without NumPy a space of at most 80,000 legal layouts is searched",
         ),
         (
             ("plan", "Qwen/Qwen3-8B", "--num-gpus", "8", "--calibrate", "RUNS"),

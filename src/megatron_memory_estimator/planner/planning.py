@@ -17,7 +17,7 @@ from ..job.layout import Layout
 from ..job.training_job import TrainingJob
 from ..modules.counts import count_parameters
 from ..throughput.machine import Efficiency
-from ..wording import any_count, counted
+from ..wording import all_of, any_count, counted
 from .base import base_job, fewest, state_bytes
 from .found import Found, Plan
 from .space.features import BASIC, FEATURES, of_state, variants, with_features
@@ -286,7 +286,7 @@ def features_said(found: Found) -> Iterator[str]:
     if not on:
         return
     numbers = [FEATURES[name].says for name in on if FEATURES[name].numerics]
-    changed = f"; {' and '.join(numbers)} change numbers" if numbers else ""
+    changed = f"; {all_of(numbers)} change numbers" if numbers else ""
     yield Assumption(
         f"{', '.join(FEATURES[name].says for name in on)}: as in published recipes for this generation of GPUs and this kind of model"
         f"{changed} (--features safe: none that does; --features none: none at all)",

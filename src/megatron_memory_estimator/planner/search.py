@@ -35,7 +35,7 @@ from .space.points import Cells, Grid, at_point
 
 APART = 3
 """Tight layouts that are looked for beside those that fit."""
-MOST = 6_000 if sys.platform == "emscripten" else 60_000
+MOST = 8_000 if sys.platform == "emscripten" else 80_000
 """Legal layouts of a space that is searched without NumPy: a second for some three thousand, several in a browser."""
 
 

@@ -105,8 +105,10 @@ def _graphed(*modules: str) -> Callable[[TrainingJob], Settings]:
 
 
 def _whole(job: TrainingJob) -> Settings:
-    stash = {**STASH, **_dispatcher("hybridep")(job)} if _moe(job) else {}
-    return {"cuda_graph_impl": "full_iteration", "cuda_graph_modules": (), **stash}
+    """Of a model with experts only beside the paged stash: else the host waits for the number of their rows."""
+    return _where(
+        not _moe(job) or job.training.moe_paged_stash, {"cuda_graph_impl": "full_iteration", "cuda_graph_modules": ()}
+    )
 
 
 def _fused(job: TrainingJob) -> Settings:
@@ -159,6 +161,10 @@ FEATURES: dict[str, Feature] = {
         lambda job: _where(_moe(job), {"overlap_moe_expert_parallel_comm": True, "delay_wgrad_compute": True}),
         "Megatron-LM megatron/core/pipeline_parallel/combined_1f1b.py",
     ),
+    "paged-stash": Feature(
+        "paged stash of experts", "stash", lambda job: _where(_moe(job), {**STASH, **_dispatcher("hybridep")(job)}),
+        "Megatron-LM megatron/core/transformer/moe/paged_stash.py", DROPS, experimental=True,
+    ),
     "graphs-of-parts": Feature(
         "CUDA graphs of attention, Mamba, router and preprocessing", "graphs",
         lambda job: _where(_moe(job), _graphed("attn", "mamba", "moe_router", "moe_preprocess")(job)),
@@ -175,10 +181,6 @@ FEATURES: dict[str, Feature] = {
     ),
     "graph-of-iteration": Feature(
         "CUDA graph of the iteration", "graphs", _whole, "Megatron-LM megatron/core/full_cuda_graph.py", experimental=True
-    ),
-    "paged-stash": Feature(
-        "paged stash of experts", "stash", lambda job: _where(_moe(job), {**STASH, **_dispatcher("hybridep")(job)}),
-        "Megatron-LM megatron/core/transformer/moe/paged_stash.py", DROPS, experimental=True,
     ),
     "fused-router": Feature(
         "fused router",
@@ -316,7 +318,7 @@ def named(word: str) -> tuple[str, ...]:
 
 
 def _safe(name: str) -> bool:
-    return not FEATURES[name].numerics and not FEATURES[name].experimental and name != "graph-of-iteration"
+    return not FEATURES[name].numerics and not FEATURES[name].experimental
 
 
 def sets_of_recipes(job: TrainingJob, rows: Iterable[Published]) -> Iterator[tuple[str, ...]]:
