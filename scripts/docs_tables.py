@@ -140,6 +140,7 @@ def example(name: str, language: str) -> str:
 
 TABLES = {
     "example-sbatch": partial(example, "sbatch_if_it_fits.sh", "bash"),
+    "example-sweep": partial(example, "sweep_on_dask.py", "python"),
     "example-action": partial(example, "github_action.yml", "yaml"),
     "settings": settings,
     "models": models,

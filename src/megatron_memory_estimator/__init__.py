@@ -13,6 +13,7 @@ Verdict            what a run is on a GPU: word, fits, events (what each phase n
 Timeline           what a stage has allocated along one step: moments, peak, plot()
 plan               the best legal layouts of a run on some GPUs
 Planned            the answer of plan: found.plans, table(), plot()
+sweep              the plans of many jobs, wherever an executor runs them
 card               what a model takes before anything is laid out: parameters, state, fewest GPUs by kind
 Card               the answer of card: rows, table()
 largest            how large the sequence, the micro batch or a GPU's tokens can be
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from .planner.largest import Largest, largest
     from .planner.planning import Planned, plan
     from .planner.sample_lengths import SampleLengths, sample_lengths
+    from .planner.sweep import sweep
     from .timeline import Timeline
 
 __version__ = "0.1.0"
@@ -90,13 +92,14 @@ _HOME = {
     "sample_lengths": "planner.sample_lengths",
     "advise": "planner.advise",
     "plan": "planner.planning",
+    "sweep": "planner.sweep",
 }
 
 __all__ = [  # noqa: RUF022
     "Advice", "Card", "ConfigError", "Count", "Environment", "Estimate", "EstimatorError", "GPUS", "Gpu", "Largest", "Layout",
     "LayoutError", "Model", "Planned", "SampleLengths", "Settings", "Stage", "Timeline", "Training", "TrainingJob",
     "UnsupportedError", "Verdict",
-    "advise", "card", "count_parameters", "estimate", "largest", "plan", "sample_lengths",
+    "advise", "card", "count_parameters", "estimate", "largest", "plan", "sample_lengths", "sweep",
 ]  # fmt: skip
 
 

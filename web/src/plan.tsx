@@ -15,7 +15,7 @@ const AXES = [
   ["num_gpus", "GPUs", "64 or 32,64"], ["tensor_model_parallel_size", "tp", "1-8"], ["pipeline_model_parallel_size", "pp", "1,2,4"],
   ["virtual_pipeline_model_parallel_size", "vpp", "1,2"], ["context_parallel_size", "cp", "1"], ["expert_model_parallel_size", "ep", "8"],
   ["expert_tensor_parallel_size", "etp", "1"], ["micro_batch_size", "micro batch", "1,2"], ["recompute", "recompute", "none,full"],
-  ["split", "split", "even"], ["precision", "precision", "bf16"],
+  ["split", "split", "even"], ["precision", "precision", "bf16"], ["features", "features", "published"],
 ] as const;
 /** Settings that say what the axes search: recomputation, and how layers are split. */
 const SEARCHED = [
@@ -44,6 +44,7 @@ const columns = [
   { head: "GPUs", value: (one: Plan) => one.layout.num_gpus },
   { head: "recompute", left: true, whole: true, value: (one: Plan) => one.recompute },
   { head: "precision", left: true, value: (one: Plan) => one.precision },
+  { head: "features", value: (one: Plan) => one.features.length, shown: (one: Plan) => <span title={one.features.join(", ")}>{one.features.length}</span> },
   { head: "tokens/s/GPU", value: (one: Plan) => one.tokens_per_s_gpu, shown: (one: Plan) => count(Math.round(one.tokens_per_s_gpu)) },
   { head: "step", value: (one: Plan) => one.step_s, shown: (one: Plan) => seconds(one.step_s) },
   { head: "MFU", value: (one: Plan) => one.mfu, shown: (one: Plan) => percent(one.mfu, 1) },
