@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
+from typing import Any
 
 import pytest
 
@@ -26,10 +28,10 @@ JOBS = {
 
 @contextmanager
 def dask() -> Iterator[Executor]:
-    import distributed
+    distributed: Any = importlib.import_module("distributed")
 
-    cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None)  # type: ignore[no-untyped-call]
-    client = distributed.Client(cluster)  # type: ignore[no-untyped-call]
+    cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None)
+    client = distributed.Client(cluster)
     with cluster, client, client.get_executor() as executor:
         yield executor
 
