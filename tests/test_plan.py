@@ -100,6 +100,8 @@ def test_two_spellings_of_a_layout_are_one_plan(capsys: pytest.CaptureFixture[st
         "4",
         "--cp-comm-type",
         "p2p",
+        "--features",
+        "gradient-overlap+expandable-segments",
     )
     every, folded = (
         json.loads(printed(capsys, *words, "--recompute", "none", "--json", *more))["plans"]
@@ -149,6 +151,8 @@ def test_where_no_layout_resumes_those_that_train_are_planned(capsys: pytest.Cap
         "1",
         "--recompute",
         "full",
+        "--features",
+        "gradient-overlap+expandable-segments",
     )
     with pytest.raises(SystemExit) as ended:
         main(list(run))
@@ -160,7 +164,7 @@ def test_where_no_layout_resumes_those_that_train_are_planned(capsys: pytest.Cap
     assert "Cannot resume with optimizer state, at least 33.1 GiB too much: loading takes 112.2 to 114.4 GiB" in first
     assert "; none surely resumes" in first
     job = TrainingJob.from_hf("meta-llama/Llama-3.1-70B", 16, gpu="H100", expandable_segments=True)
-    axes = {"tp": "8", "cp": "1", "recompute": "full"}
+    axes = {"tp": "8", "cp": "1", "recompute": "full", "features": "gradient-overlap+expandable-segments"}
     alone = dataclasses.replace(job, env=dataclasses.replace(job.env, phases=("training",)))
     both, trains = plan(job, axes).found, plan(alone, axes).found
     assert both.trains_only and not trains.trains_only

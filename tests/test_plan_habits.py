@@ -33,7 +33,10 @@ def test_the_allocator_and_the_dispatcher_of_published_recipes_are_taken_and_sai
     first = found["plans"][0]
     assert first["settings"]["expandable_segments"] is True
     assert first["settings"]["moe_token_dispatcher_type"] == "flex"
-    assert first["launch"]["environment"] == {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    assert first["launch"]["environment"] == {
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": str(first["layout"]["expert_model_parallel_size"]),
+    }
     assert "--moe-flex-dispatcher-backend" in first["launch"]["megatron_lm"]
     text = printed(capsys, "plan", "Qwen/Qwen3-30B-A3B", *SMALL, "--gpu", "H100", "--show", "1")
     assert "in its environment: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in text
