@@ -16,7 +16,7 @@ from megatron_memory_estimator.planner.launch import bridge_overrides, bridge_se
 from megatron_memory_estimator.planner.search import sampled, search
 from megatron_memory_estimator.planner.space.axes import DEGREES, Space
 from megatron_memory_estimator.planner.space.borders import generated_layout, weights
-from megatron_memory_estimator.planner.space.choices import options, styles
+from megatron_memory_estimator.planner.space.choices import options, precision_settings, styles
 from megatron_memory_estimator.planner.space.defaults import completed
 from megatron_memory_estimator.planner.space.legal import reasons
 from megatron_memory_estimator.planner.space.modelled import recompute_sets
@@ -67,10 +67,12 @@ def test_a_space_holds_every_legal_layout_and_no_other(some: Space, settings: di
                     count, rest = divmod(24, micro * layout.dp)
                     if rest or not count:
                         continue
-                    for (_, training), option in product(recompute_sets(base, space), options(space)):
+                    choices = product(recompute_sets(base, space), options(space), space.precision)
+                    for (_, training), option, precision in choices:
                         chosen = dataclasses.replace(
                             training,
                             micro_batch_size=micro,
+                            **precision_settings(base, precision),
                             **option.settings(),
                         )
                         legal += not reasons(base, layout, chosen, count)
