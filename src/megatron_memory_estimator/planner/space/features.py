@@ -301,7 +301,7 @@ def sets_of(job: TrainingJob, word: str) -> Iterator[tuple[str, ...]]:
         yield from dict.fromkeys(tuple(filter(_safe, one)) for one in sets_of_recipes(job, published()))
     elif word == "all":
         yield from sets_of_recipes(job, published())
-        yield from dict.fromkeys(one.features for one in published())
+        yield from dict.fromkeys((*BASICS[:2], *one.features) for one in published())
         yield from ((*BASICS, name) for name in FEATURES)
     else:
         yield named(word)
