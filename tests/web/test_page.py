@@ -221,7 +221,7 @@ def test_a_plan_opens_on_the_page_of_estimates(opened: Opened) -> None:
     page.get_by_role("button", name="Plan", exact=True).last.click()
     rows = page.get_by_role("table", name="Plans").locator("tbody tr")
     expect(rows.first).to_be_visible(timeout=120_000)
-    peak = rows.first.locator("td").nth(8).inner_text()
+    peak = rows.first.locator("td").nth(9).inner_text()
     expect(page.locator("svg circle.plan")).to_have_count(rows.count())
     page.get_by_role("searchbox", name="Filter plans").fill("tp8")
     expect(rows.first).to_contain_text("tp8")

@@ -166,7 +166,7 @@ def test_a_large_space_asks_pyodides_own_distribution_for_numpy_and_says_why_not
     page, elsewhere = tried
     large, small = drive(page, site, ("plan", {**QWEN, "num_gpus": 64}), ("estimate", QWEN))["answers"]
     assert large["error"].startswith(
-        "without NumPy a space of at most 6,000 legal layouts is searched, and this one has "
+        "without NumPy a space of at most 8,000 legal layouts is searched, and this one has "
     )
     (url,) = elsewhere
     assert "pyodide" in url and Path(urlsplit(url).path).name.startswith("numpy-")
