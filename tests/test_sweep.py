@@ -29,7 +29,6 @@ JOBS = {
 @contextmanager
 def dask() -> Iterator[Executor]:
     distributed: Any = importlib.import_module("distributed")
-
     cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None)
     client = distributed.Client(cluster)
     with cluster, client, client.get_executor() as executor:

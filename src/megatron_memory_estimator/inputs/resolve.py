@@ -396,7 +396,7 @@ def _split(model: Model, layout: Layout, *, strict: bool, habits: bool) -> tuple
     chosen = layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage
     if not habits or pp == 1 or any(n is not None for n in chosen) or layout.pipeline_model_parallel_layout:
         return layout, []
-    if layout.num_layers_per_virtual_pipeline_stage is not None or (model.has_borders):
+    if layout.num_layers_per_virtual_pipeline_stage is not None or model.has_borders:
         return layout, []
     vp = layout.virtual_pipeline_model_parallel_size or 1
     total = split_layers(model, layout)

@@ -370,6 +370,11 @@ class Training(Loss, Checkpointing, CompressedTraining, TowerTraining, Recomputi
         return self.use_megatron_fsdp and (self.fsdp_double_buffer or self.nccl_ub)
 
     @property
+    def hybridep(self) -> bool:
+        """Whether tokens are dispatched by HybridEP."""
+        return (self.moe_token_dispatcher_type, self.moe_flex_dispatcher_backend) == ("flex", "hybridep")
+
+    @property
     def grouped_tensors(self) -> bool:
         """Whether every expert's rows are padded for TransformerEngine's grouped tensors."""
         return self.moe_use_grouped_tensor or self.use_transformer_engine_op_fuser

@@ -119,3 +119,18 @@ def alike(one: TrainingJob, other: TrainingJob) -> bool:
         for job in (one, other)
     ]
     return silent[0] == silent[1]
+
+
+PARTS = ("layout", "training", "rollout", "env")
+"""What of a job settings are of, beside its model."""
+
+
+def with_settings(job: TrainingJob, values: Mapping[str, Any]) -> TrainingJob:
+    """The job with other settings of its layout, training, rollout and environment; those of its model are left out."""
+    parts: dict[str, Any] = {}
+    for part in PARTS:
+        old = getattr(job, part)
+        mine = {f.name: values[f.name] for f in dataclasses.fields(old) if f.name in values}
+        if mine:
+            parts[part] = dataclasses.replace(old, **mine)
+    return dataclasses.replace(job, **parts)

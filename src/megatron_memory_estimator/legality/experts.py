@@ -106,10 +106,9 @@ def expert_modules(model: Model, layout: Layout, training: Training) -> Iterator
     wrapped = {"linear_fc1", "linear_fc2"} & set(t.peft_target_modules or ("linear_fc1",))
     if t.peft == "dora" and t.moe_grouped_gemm and wrapped:
         yield broken("dora-on-grouped-experts")
-    hybridep = (t.moe_token_dispatcher_type, t.moe_flex_dispatcher_backend) == ("flex", "hybridep")
     if t.moe_expert_rank_capacity_factor is not None:
         both = t.moe_expert_capacity_factor is not None
-        yield from broken_if(((not hybridep, "rank-capacity-needs-hybridep"), (both, "rank-capacity-or-capacity")))
+        yield from broken_if(((not t.hybridep, "rank-capacity-needs-hybridep"), (both, "rank-capacity-or-capacity")))
 
 
 def fusible(model: Model, t: Training) -> bool:

@@ -55,7 +55,7 @@ def _fused_choice(c: Context, experts: Dim) -> list[Tensor]:
     t = c.training
     wide = "fp32" if t.moe_router_dtype or t.te >= FUSED_IN_FP32 else c.dtype
     kept = [c.new("mlp.router.intermediate scores", c.tokens, experts, dtype=wide)]
-    if (t.moe_token_dispatcher_type, t.moe_flex_dispatcher_backend) != ("flex", "hybridep"):
+    if not t.hybridep:
         kept.append(c.new(ROUTING_MAP, c.tokens, experts, dtype="bool"))
     if c.model.aux_loss:
         kept.append(c.new("mlp.router.aux_loss_scores", c.tokens, experts, dtype=wide))

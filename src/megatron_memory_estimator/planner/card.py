@@ -17,7 +17,7 @@ from ..legality.precision import has_recipe
 from ..modules.counts import Count, count_parameters
 from .base import state_bytes
 from .found import Plan
-from .planning import CHECKPOINTS, Planned, plan
+from .planning import Planned, plan, training_only
 from .space.features import BASIC
 from .space.recompute import RECOMPUTE, own_recompute
 
@@ -202,12 +202,6 @@ def _recomputes_whole_layers(job: TrainingJob) -> bool:
 def resuming(job: TrainingJob) -> bool:
     """Whether it is judged that the run loads a checkpoint with optimizer state."""
     return "load" in job.env.phases and job.training.load_optim
-
-
-def training_only(job: TrainingJob) -> TrainingJob:
-    """The job without the phases of a run that is resumed."""
-    phases = tuple(phase for phase in job.env.phases if phase not in CHECKPOINTS)
-    return replace(job, env=replace(job.env, phases=phases))
 
 
 def _fewest(

@@ -15,7 +15,7 @@ from ..dataclass import dataclass
 from ..errors import EstimatorError
 from ..job.pipeline import parse_layout
 from ..job.rollout import MOVED
-from ..job.training_job import TrainingJob
+from ..job.training_job import TrainingJob, with_settings
 from ..legality import balanced_split
 from ..legality.asserted_environment import refuses_loss
 from ..modules.kinds import recomputable
@@ -46,21 +46,17 @@ LARGER = (4, 8)
 
 def changed(job: TrainingJob, values: Settings) -> TrainingJob:
     """The job with other settings; the global batch stays. Raises EstimatorError where it does not divide."""
-    parts: dict[str, Any] = {}
-    for part in ("layout", "training", "rollout", "env"):
-        old = getattr(job, part)
-        mine = {f.name: values[f.name] for f in dataclasses.fields(old) if f.name in values}
-        parts[part] = dataclasses.replace(old, **mine) if mine else old
-    layout, training = parts["layout"], parts["training"]
-    if layout.tp == 1 and layout.sequence_parallel:
-        layout = parts["layout"] = dataclasses.replace(layout, sequence_parallel=False)
+    new = with_settings(job, values)
+    if new.layout.tp == 1 and new.layout.sequence_parallel:
+        new = with_settings(new, {"sequence_parallel": False})
+    layout, training = new.layout, new.training
     if layout.world_size % (layout.tp * layout.cp * layout.pp):
         raise EstimatorError("the GPUs do not divide")
     per_step = training.micro_batch_size * layout.dp
     assert training.global_batch_size is not None
     if per_step < 1 or training.global_batch_size % per_step:
         raise EstimatorError("the global batch does not divide")
-    return dataclasses.replace(job, **parts, num_microbatches=training.global_batch_size // per_step)
+    return dataclasses.replace(new, num_microbatches=training.global_batch_size // per_step)
 
 
 def _switch(name: str) -> Change:

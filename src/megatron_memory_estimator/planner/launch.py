@@ -214,23 +214,21 @@ def environment(job: TrainingJob) -> dict[str, str]:
         found |= {"NCCL_GRAPH_REGISTER": "0", "TORCH_NCCL_AVOID_RECORD_STREAMS": "0" if whole else "1"}
     if t.use_transformer_engine_op_fuser:
         found["NVTE_CUTEDSL_FUSED_GROUPED_MLP"] = "1"
-    if job.model.has_moe and (t.moe_token_dispatcher_type, t.moe_flex_dispatcher_backend) == ("flex", "hybridep"):
+    if job.model.has_moe and t.hybridep:
         found["NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"] = str(gcd(job.layout.ep * job.layout.etp, _ranks_joined(job)))
     return {**found, **asserted(job.layout, t, job.gpu)}
 
 
 def _ranks_joined(job: TrainingJob) -> int:
     """The largest power of two of ranks within one NVLink domain."""
-    return int(2 ** (job.gpu.nvlink_domain.bit_length() - 1))
+    return 1 << (job.gpu.nvlink_domain.bit_length() - 1)
 
 
 def megatron_lm(job: TrainingJob) -> Launch:
     """The run as Megatron-LM arguments (Megatron-LM `megatron/training/arguments.py`)."""
     values = dict(_megatron_values(job))
     found = {flag: value for dest, value in values.items() for flag, value in _flags(dest, value)}
-    if (
-        job.training.cuda_graph_impl == "full_iteration"
-    ):  # validate_args wants it: the host may not look at a loss inside a graph
+    if job.training.cuda_graph_impl == "full_iteration":  # validate_args: the host may not look at a loss in a graph
         found["no-check-for-nan-in-loss-and-grad"] = True
     read = job_from_args(Launch(found, {}).words(), job.layout.world_size, {"gpu": job.gpu.name}, rules=False)
     return Launch(found, {name: value for name, value in differing(job, read).items() if name != "world_size"})

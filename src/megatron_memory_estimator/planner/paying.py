@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..errors import EstimatorError
-from ..job.training_job import TrainingJob
+from ..job.training_job import TrainingJob, with_settings
 from ..throughput.machine import Efficiency, machine
 from .exact import Exact, Figures
 from .found import Found, Plan
 from .space.choices import precision_settings
-from .space.features import FEATURES, changed, with_features
+from .space.features import FEATURES, Feature, Settings, with_features
 from .space.legal import reasons
 
 DECIDED = (
@@ -30,6 +30,13 @@ class Worth(NamedTuple):
     feature: str
     saves: float
     takes: int
+    settings: Settings
+    """What it sets."""
+
+    @property
+    def about(self) -> Feature:
+        """The feature itself."""
+        return FEATURES[self.feature]
 
 
 def worth(plan: Plan, asked: TrainingJob, efficiency: Efficiency | None = None) -> Iterator[Worth]:
@@ -38,7 +45,7 @@ def worth(plan: Plan, asked: TrainingJob, efficiency: Efficiency | None = None) 
     for name in plan.features:
         figures = tried.with_set(tuple(one for one in plan.features if one != name))
         if figures is not None:
-            yield Worth(name, 1 - plan.step / figures.step, plan.needed.high - figures.needed.high)
+            yield _worth(name, plan, 1 - plan.step / figures.step, plan.needed.high - figures.needed.high)
 
 
 def paying(plan: Plan, found: Found) -> list[Worth]:
@@ -52,8 +59,12 @@ def paying(plan: Plan, found: Found) -> list[Worth]:
         others = tuple(one for one in plan.features if FEATURES[one].group != feature.group)
         figures = tried.with_set((*others, name))
         if figures is not None and figures.needed.high <= found.limit and figures.step < plan.step * (1 - PAYS):
-            more.append(Worth(name, 1 - figures.step / plan.step, figures.needed.high - plan.needed.high))
+            more.append(_worth(name, plan, 1 - figures.step / plan.step, figures.needed.high - plan.needed.high))
     return sorted(more, key=lambda one: -one.saves)
+
+
+def _worth(name: str, plan: Plan, saves: float, takes: int) -> Worth:
+    return Worth(name, saves, takes, FEATURES[name].settings(plan.job))
 
 
 class _Tried:
@@ -61,10 +72,8 @@ class _Tried:
 
     def __init__(self, plan: Plan, asked: TrainingJob, efficiency: Efficiency | None) -> None:
         self.plan, job = plan, plan.job
-        self.base = changed(
-            dataclasses.replace(asked, layout=dataclasses.replace(asked.layout, world_size=job.layout.world_size)),
-            precision_settings(asked, plan.precision),
-        )
+        own = {"world_size": job.layout.world_size, **precision_settings(asked, plan.precision)}
+        self.base = with_settings(asked, own)
         self.exact = Exact(machine(job.gpu, efficiency, job.env.network_gbs))
 
     def with_set(self, names: tuple[str, ...]) -> Figures | None:

@@ -145,14 +145,14 @@ def _in_phases(job: TrainingJob, phases: tuple[str, ...]) -> TrainingJob:
     return replace(job, env=replace(job.env, phases=phases))
 
 
-def _training(job: TrainingJob) -> TrainingJob:
+def training_only(job: TrainingJob) -> TrainingJob:
     """The job without loading and saving checkpoints."""
     return _in_phases(job, tuple(one for one in job.env.phases if one not in CHECKPOINTS))
 
 
 def _held(on: On, worlds: tuple[int, ...], job: TrainingJob) -> Planned:
     """The plans that hold every phase of the run; where there is none, those that train."""
-    alone = _training(job)
+    alone = training_only(job)
     same = alone.env.phases == job.env.phases
     found = on(worlds, job, nearest=same)
     if found.found.plans or found.found.interrupted or same:
@@ -199,7 +199,7 @@ def _fewest(on: On, tried: list[int], job: TrainingJob, limit: int, state: int) 
     are passed over, and so are those for resuming that do not even train.
     """
     possible = [gpus for gpus in tried if gpus * limit >= state]
-    alone = _training(job)
+    alone = training_only(job)
     trains = _first(on, possible, alone)
     if trains is None:
         raise LayoutError((_nothing(tried, limit),))

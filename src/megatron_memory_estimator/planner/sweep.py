@@ -24,7 +24,7 @@ def sweep(
     """The rows of `plan(job, axes, **asked).table()` of every job, in the order of the jobs.
 
     Each row begins with the name of its job (`job`), and `error`: empty, or why there is no plan, in the only row of such a job. Jobs
-    without names are numbered. Each job is one task of the `executor` (any of `concurrent.futures`, of Dask or of Ray); without one they
+    without names are numbered. Each job is one task of the `executor` (any of `concurrent.futures`, or Dask's); without one they
     are planned here. `progress` is told how many jobs are done, and of how many.
     """
     named = dict(jobs) if isinstance(jobs, Mapping) else {str(at): job for at, job in enumerate(jobs)}

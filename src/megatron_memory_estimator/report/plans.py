@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from types import SimpleNamespace
 from typing import Any
 
 from ..dataclass import dataclass
@@ -304,8 +303,8 @@ def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> di
         "plans": [document(PLAN, row) for row in rows],
         "tight_plans": [_apart(row) for row in apart_rows(found)],
         "least": None if least is None else _least(Row(least, limit=found.limit)),
-        "feature_worth": [_worth(found, one) for one in first_worth(found)],
-        "features_that_pay": [_worth(found, one) for one in first_paying(found)],
+        "feature_worth": [document(WORTH, one) for one in first_worth(found)],
+        "features_that_pay": [document(WORTH, one) for one in first_paying(found)],
         "assumptions": list(said),
         "warnings": warnings(rows),
     }
@@ -319,14 +318,6 @@ def first_worth(found: Found) -> list[Worth]:
 def first_paying(found: Found) -> list[Worth]:
     """Features that would make the first plan faster."""
     return paying(found.plans[0], found) if found.plans and found.asked else []
-
-
-def _worth(found: Found, one: Worth) -> dict[str, Any]:
-    feature = FEATURES[one.feature]
-    return document(
-        WORTH, SimpleNamespace(**one._asdict(), says=feature.says, numerics=feature.numerics, source=feature.source,
-                               settings=feature.settings(found.plans[0].job))
-    )  # fmt: skip
 
 
 def _least(row: Row) -> dict[str, Any]:

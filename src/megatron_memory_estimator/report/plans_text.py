@@ -21,7 +21,6 @@ from ..job.hardware import GIB
 from ..planner.found import Found, Plan
 from ..planner.launch import FORMS, environment, megatron_lm
 from ..planner.paying import Worth
-from ..planner.space.features import FEATURES
 from ..wording import counted
 from .plan_words import CHANGES, NARROWEST, listed, plain, said_once
 from .plans import PLAN, Row, answer, apart_rows, beside_first, crossing, first_paying, first_worth, warnings
@@ -98,7 +97,7 @@ def worth_texts(found: Found, *, verbose: bool) -> Iterator[str]:
 def _worth(one: Worth) -> str:
     change = f"{-one.saves:+.1%}" if abs(one.saves) >= 0.0005 else ""
     room = f"{one.takes / GIB:+.1f} GiB" if abs(one.takes) >= GIB / 10 else ""
-    return f"{FEATURES[one.feature].says} {' and '.join(filter(None, (change, room)))}"
+    return f"{one.about.says} {' and '.join(filter(None, (change, room)))}"
 
 
 def counts_line(found: Found) -> str:

@@ -7,22 +7,17 @@ for each variant of the job. `published.csv` has the sets of Megatron-Bridge's r
 from __future__ import annotations
 
 import csv
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...errors import ConfigError
-from ...inputs.setting_names import known_settings
-from ...job.hardware import Environment
-from ...job.layout import Layout
 from ...job.settings import nearest
-from ...job.training import Training
-from ...job.training_job import TrainingJob
+from ...job.training_job import TrainingJob, with_settings
 from ...legality.experts import fusible
 from ...states.optimizers import OPTIMIZERS
-from .choices import precision_settings
+from .choices import precision_of, precision_settings
 
 Settings = dict[str, Any]
 
@@ -72,7 +67,7 @@ def _adam(job: TrainingJob) -> bool:
 
 def _overlap(job: TrainingJob) -> Settings:
     t = job.training
-    if t.use_megatron_fsdp or t.use_torch_fsdp2 or t.optimizer != "adam" or t.peft != "none":
+    if t.use_megatron_fsdp or t.use_torch_fsdp2 or not _adam(job):
         return {}
     return {"overlap_grad_reduce": True, **_where(t.use_distributed_optimizer, {"overlap_param_gather": True})}
 
@@ -97,7 +92,7 @@ def _graphed(*modules: str) -> Callable[[TrainingJob], Settings]:
 
     def settings(job: TrainingJob) -> Settings:
         mamba = any(kind.startswith("mamba") for kind in job.model.kinds)
-        has = {"attn": True, "mamba": mamba, "mlp": not _moe(job), "moe_router": _moe(job), "moe_preprocess": _moe(job)}
+        has = {"attn": True, "mamba": mamba, "moe_router": _moe(job), "moe_preprocess": _moe(job)}
         chosen = tuple(module for module in modules if has[module])
         return {"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": chosen}
 
@@ -249,8 +244,6 @@ BASIC = "+".join(BASICS)
 """The same as a word."""
 WORDS = ("published", "safe", "all", "none")
 """Sets of features by one word."""
-GENERATIONS = ("hopper", "blackwell")
-"""Generations that published recipes are of."""
 
 
 class Published(NamedTuple):
@@ -326,8 +319,8 @@ def sets_of_recipes(job: TrainingJob, rows: Iterable[Published]) -> Iterator[tup
 
     Of sets that differ in the optimizer's dtypes alone, the one with the smaller states: it is as fast, and needs less.
     """
-    t = job.training
-    precision = {"": "bf16", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}.get(t.low_precision, "fp8")
+    own = precision_of(job.training)
+    precision = own if own in ("bf16", "mxfp8", "nvfp4") else "fp8"
     found: dict[frozenset[str], tuple[str, ...]] = {}
     for row in rows:
         if job.gpu.family in row.generations and kind_of(job) in row.kinds and precision in row.precisions:
@@ -346,7 +339,7 @@ def variants(job: TrainingJob, precisions: Iterable[str], words: Iterable[str]) 
     """The variants of a job with every precision and every set of features, each once; what the job was given holds."""
     found: dict[Any, Variant] = {}
     for precision in precisions:
-        plain = changed(job, precision_settings(job, precision))
+        plain = with_settings(job, precision_settings(job, precision))
         for names in (one for word in words for one in sets_of(plain, word)):
             variant = with_features(plain, names)
             found.setdefault(
@@ -366,19 +359,5 @@ def with_features(job: TrainingJob, names: Iterable[str]) -> Variant:
         settings = FEATURES[name].settings(made)
         if settings and not any(job.given.get(key, value) not in (value, None) for key, value in settings.items()):
             on.append(name)
-            made = changed(made, settings)
+            made = with_settings(made, settings)
     return Variant(made, "", tuple(on))
-
-
-OWNERS = {Layout: "layout", Training: "training", Environment: "env"}
-
-
-def changed(job: TrainingJob, settings: Settings) -> TrainingJob:
-    """The job with other settings."""
-    owners = known_settings()
-    parts: dict[str, Settings] = {}
-    for name, value in settings.items():
-        parts.setdefault(OWNERS[owners[name]], {})[name] = value
-    return dataclasses.replace(
-        job, **{part: dataclasses.replace(getattr(job, part), **values) for part, values in parts.items()}
-    )
