@@ -9,7 +9,7 @@ import { copy } from "./exports";
 import { count, gib, percent, seconds } from "./figures";
 import { Scatter } from "./scatter";
 import { Source } from "./source";
-import { Table } from "./table";
+import { type Column, Table } from "./table";
 
 const AXES = [
   ["num_gpus", "GPUs", "64 or 32,64"], ["tensor_model_parallel_size", "tp", "1-8"], ["pipeline_model_parallel_size", "pp", "1,2,4"],
@@ -54,6 +54,17 @@ const columns = [
   { head: "verdict", left: true, whole: true, value: (one: Plan) => one.verdict, shown: (one: Plan) => <span class={`word ${tone(one.verdict)}`}>{one.verdict}</span> },
 ];
 
+/** What a whole run takes: columns that stand where they are asked for. */
+const ofRun = (head: string, name: "goodput" | "tokens_per_dollar" | "days", text: (value: number) => string): Column<Plan> => {
+  const value = (one: Plan) => (one.whole_run?.[name] as number | null | undefined) ?? NaN;
+  return { head, value, shown: (one) => text(value(one)) };
+};
+const whole = [
+  ofRun("goodput", "goodput", (share) => percent(share, 1)),
+  ofRun("tokens/$", "tokens_per_dollar", (tokens) => count(Math.round(tokens))),
+  ofRun("days", "days", (days) => days.toFixed(1)),
+];
+
 const Found = ({ found }: { found: Plans }) => {
   const { state, go, say } = usePage();
   const [filter, setFilter] = useState("");
@@ -92,7 +103,7 @@ const Found = ({ found }: { found: Plans }) => {
                 <input type="search" placeholder="Filter: tp4 full fits" value={filter} onInput={(event) => setFilter(event.currentTarget.value)} />
               </label>
             </header>
-            <Table rows={rows} columns={[...columns, launch]} label="Plans" keyOf={(one) => JSON.stringify(one.layout) + one.recompute + one.precision + one.micro_batch_size} pressed={open} />
+            <Table rows={rows} columns={[...columns, ...whole.filter((column) => rows.every((one) => !Number.isNaN(column.value(one)))), launch]} label="Plans" keyOf={(one) => JSON.stringify(one.layout) + one.recompute + one.precision + one.micro_batch_size} pressed={open} />
           </section>
         </>
       )}

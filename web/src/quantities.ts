@@ -194,6 +194,7 @@ export type Plan = {
   readonly parts_s: Readonly<Record<string, number>>;
   readonly limited_by: string;
   readonly beside_first: string;
+  readonly whole_run: WholeRun | null;
   readonly peak_allocated_bytes: number;
   readonly peak_stage: number;
   readonly device_bytes: Bounds;
@@ -203,6 +204,18 @@ export type Plan = {
   readonly not_counted: string | null;
   readonly peak_of_stages_bytes: readonly number[];
   readonly launch: PlanLaunch;
+};
+
+export type WholeRun = {
+  readonly tokens_per_s: number;
+  readonly goodput: number | null;
+  readonly save_interval: number | null;
+  readonly save_s: number | null;
+  readonly checkpoint_bytes: number | null;
+  readonly failures_per_day: Value | null;
+  readonly tokens_per_dollar: number | null;
+  readonly days: Value | null;
+  readonly dollars: Value | null;
 };
 
 export type PlanLaunch = {

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ..errors import ConfigError
-from ..inputs.spellings import COUNTS_OF_TOKENS, thousands
+from ..inputs.spellings import COUNTS_OF_TOKENS, WHOLE, amount, thousands
 from ..job.hardware import DEFAULT_GPU, Environment
 from ..job.layout import SHORT, Layout
 from ..job.model import Model
@@ -49,6 +49,17 @@ def tokens(text: str) -> int:
         raise click.BadParameter(f"{text!r} is not a number of tokens such as 8192 or 8k") from None
 
 
+def many_tokens(text: str) -> float:
+    """A count of tokens: a number, or with M, B or T behind it."""
+    number = amount(text)
+    if number is not None:
+        return number
+    try:
+        return float(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a number of tokens such as 15T or 15e12") from None
+
+
 def option_names(field: dataclasses.Field[Any]) -> list[str]:
     """Every spelling of a setting's option."""
     names = [*OTHER_NAMES.get(field.name, ())]
@@ -72,7 +83,10 @@ def setting_option(field: dataclasses.Field[Any]) -> click.Option:
         declared = [f"{name}/--no-{name[2:]}" for name in names]
         return click.Option([*declared, field.name], default=None, help=text)
     choices = field.metadata.get("choices") or ()
-    types: dict[str, Any] = {"int": tokens if field.name in COUNTS_OF_TOKENS else click.INT, "float": click.FLOAT}
+    types: dict[str, Any] = {
+        "int": tokens if field.name in COUNTS_OF_TOKENS else click.INT,
+        "float": many_tokens if field.name == WHOLE else click.FLOAT,
+    }
     if field.metadata.get("words"):
         types = {}
     if choices and kind != "list":

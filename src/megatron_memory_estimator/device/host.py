@@ -7,12 +7,14 @@ Source: pytorch `aten/src/ATen/core/CachingHostAllocator.h`; Megatron-LM `megatr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import ceil
 
+from ..job.training import Training
 from ..job.training_job import TrainingJob
 from ..rank.rank import Rank
 from ..rank.workspaces import most_stashed
+from ..states.buffers import Buffer
 from ..states.optimizers import optimizer_tensors
 from ..tape.tensor import DTYPE_BYTES, ceil_div
 from .terms import Term
@@ -78,9 +80,33 @@ def checkpoint_term(job: TrainingJob, rank: Rank) -> Term:
     shared = t.use_distributed_optimizer or t.use_megatron_fsdp  # else replicas share the work
     total = 0
     for buffer in rank.buffers:
-        shards = layout.shards(expert=buffer.expert)
-        kept = sum(4 * one.numel for one in optimizer_tensors(rank.context, buffer) if one.saved)
-        kept += CHECKPOINT_STATE * buffer.offloaded
-        total += kept if shared else ceil_div(kept, shards)
-        total += ceil_div(DTYPE_BYTES[buffer.kept_dtype or t.params_dtype] * buffer.elements, buffer.weight_ways)
+        kept = _saved_state(rank, buffer)
+        total += kept if shared else ceil_div(kept, layout.shards(expert=buffer.expert))
+        total += ceil_div(_saved_weight(t, buffer) * buffer.elements, buffer.weight_ways)
     return Term("checkpoint while it is written", 0, total, "filesystem_async.py: staged before the first write")
+
+
+def checkpoint_bytes(job: TrainingJob, ranks: Iterable[Rank]) -> int:
+    """Bytes of a checkpoint of all pipeline stages: weights that are trained, and the optimizer's state in fp32.
+
+    What tensor parallel ranks have alike (norms, routers, latent projections) is counted for each of them, as the optimizer's state is
+    written (Megatron-LM `megatron/core/optimizer/distrib_optimizer.py`, sharded_param_state_dp_reshardable).
+    """
+    layout, found = job.layout, 0
+    for rank in ranks:
+        for buffer in (one for one in rank.buffers if not one.frozen):
+            ranks_apart = layout.ep * layout.etp if buffer.expert else layout.tp
+            state = _saved_state(rank, buffer) * buffer.elements // max(buffer.owned, 1)
+            found += ranks_apart * (state + _saved_weight(job.training, buffer) * buffer.elements)
+    return found
+
+
+def _saved_state(rank: Rank, buffer: Buffer) -> int:
+    """Bytes that a checkpoint holds of the optimizer's state that a rank owns of a buffer: masters and moments in fp32."""
+    kept = sum(DTYPE_BYTES["fp32"] * one.numel for one in optimizer_tensors(rank.context, buffer) if one.saved)
+    return kept + CHECKPOINT_STATE * buffer.offloaded
+
+
+def _saved_weight(t: Training, buffer: Buffer) -> int:
+    """Bytes of a weight of a buffer in a checkpoint."""
+    return DTYPE_BYTES[buffer.kept_dtype or t.params_dtype]

@@ -15,6 +15,7 @@ from ..wording import shown, whole
 
 FORMATS = {"delayed": "hybrid", "tensorwise": "hybrid", "blockwise": "e4m3", "mxfp8": "e4m3"}
 """The fp8 format of a recipe (NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/training/mixed_precision.py`)."""
+WHOLE = "train_tokens"
 COUNTS_OF_TOKENS = ("seq_length", "max_position_embeddings", "original_max_position_embeddings")
 SHORT_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 DTYPES = (
@@ -155,8 +156,22 @@ def thousands(text: str) -> int | None:
     return None if number is None else 1024 * number
 
 
+POWERS = {"M": 10**6, "B": 10**9, "T": 10**12}
+
+
+def amount(text: str) -> float | None:
+    """The number of a text such as 15T, which is 15 * 10**12; None for another text."""
+    try:
+        return float(text[:-1]) * POWERS[text[-1:].upper()]
+    except (KeyError, ValueError):
+        return None
+
+
 def _lengths(out: dict[str, Any]) -> None:
-    """Lengths in thousands: 8k is 8,192 tokens."""
+    """Lengths in thousands: 8k is 8,192 tokens; 15T tokens of a whole run."""
+    value = out.get(WHOLE)
+    if isinstance(value, str) and (large := amount(value)) is not None:
+        out[WHOLE] = large
     for name in COUNTS_OF_TOKENS:
         value = out.get(name)
         if isinstance(value, str) and (number := thousands(value)) is not None:

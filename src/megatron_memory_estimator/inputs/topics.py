@@ -111,6 +111,9 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "context_gib", "libraries_gib", "nccl_gib", "nccl_nvls", "cublas_workspace_config", "apex",
         "transformer_engine_version", "megatron_core_version", "container",
     ),
+    "what a whole run takes": (
+        "train_tokens", "gpu_hour_dollars", "gpu_mtbf_hours", "restart_minutes", "storage_gbs", "save_interval",
+    ),
 }  # fmt: skip
 """Names of options (a setting's name, or the name that an option fills) by topic."""
 

@@ -226,6 +226,13 @@ def _of_catalogue(name: str) -> Gpu | None:
     )
 
 
+POSITIVE = (
+    "gpus_per_node", "nvlink_domain", "network_gbs", "train_tokens", "gpu_hour_dollars", "gpu_mtbf_hours", "restart_minutes", "storage_gbs",
+    "save_interval",
+)  # fmt: skip
+"""Settings that are more than 0."""
+
+
 @dataclass(frozen=True)
 class Environment:
     """Settings of the process environment and ranges for what no source fixes.
@@ -254,6 +261,14 @@ class Environment:
         "what builds a model that is given by name, and decides its fusions and its loss; default: megatron-lm",
         choices=tuple(DOORS),
     )
+    train_tokens: float | None = setting(None, "tokens of the whole run, such as 15T: plan says its days")
+    gpu_hour_dollars: float | None = setting(None, "dollars of a GPU for an hour: plan says tokens for a dollar")
+    gpu_mtbf_hours: float | None = setting(
+        None, "hours between failures of one GPU on average: plan says goodput; with restart_minutes and storage_gbs"
+    )
+    restart_minutes: float | None = setting(None, "minutes from a failure to the next step")
+    storage_gbs: float | None = setting(None, "GB/s at which all ranks together write a checkpoint")
+    save_interval: int | None = setting(None, "steps between checkpoints; default: as many as cost least")
     phases: tuple[str, ...] = setting(PHASES, "phases to judge: training only, or all", kind="list", choices=PHASES)
 
     def __post_init__(self) -> None:
@@ -265,7 +280,7 @@ class Environment:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ConfigError(f"{name}={value} must not be negative")
-        for name in ("gpus_per_node", "nvlink_domain", "network_gbs"):
+        for name in POSITIVE:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ConfigError(f"{name}={value} must be more than 0")

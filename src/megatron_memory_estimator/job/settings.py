@@ -13,7 +13,7 @@ from typing import Any, Literal
 from ..errors import ConfigError
 from .variants import frozen
 
-LARGEST_INTEGER = 2**40
+LARGEST_INTEGER, LARGEST_NUMBER = 2**40, 1e16
 Owner = Literal["", "mla", "gdn", "dsa", "csa", "mamba", "moe", "mhc", "yarn", "parallel", "kimi", "gemma4", "tower"]
 """Whose setting it is, where only some models have what it describes: latent attention, Gated DeltaNet, sparse attention, compressed
 sparse attention, Mamba-2, routed experts, hyper-connections, YaRN, attention and MLP side by side, Kimi K3's layers, Gemma 4's without
@@ -82,7 +82,12 @@ def checked(field: dataclasses.Field[Any], value: Any) -> Any:
         if abs(value) > LARGEST_INTEGER:
             raise ConfigError(f"{name} is absurdly large; the largest accepted whole number is {LARGEST_INTEGER}")
     elif kind == "float":
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) > 1e12:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or value != value
+            or abs(value) > LARGEST_NUMBER
+        ):
             raise ConfigError(f"{name}={value!r} must be a finite number")
         value = float(value)
     elif kind == "str":

@@ -332,6 +332,12 @@ class Settings(TypedDict, total=False):
     head_room: str | None  # memory of a GPU to leave free: GiB such as 4, or a share such as 5%
     container: str | None  # container image, whose name says library versions: nvcr.io/nvidia/nemo:25.11
     door: Door | None  # what builds a model that is given by name, and decides its fusions and its loss; default: megatron-lm
+    train_tokens: float | None  # tokens of the whole run, such as 15T: plan says its days
+    gpu_hour_dollars: float | None  # dollars of a GPU for an hour: plan says tokens for a dollar
+    gpu_mtbf_hours: float | None  # hours between failures of one GPU on average: plan says goodput; with restart_minutes and storage_gbs
+    restart_minutes: float | None  # minutes from a failure to the next step
+    storage_gbs: float | None  # GB/s at which all ranks together write a checkpoint
+    save_interval: int | None  # steps between checkpoints; default: as many as cost least
     phases: Phases | Sequence[Phases]  # phases to judge: training only, or all
 
     # short names, and those of Megatron-LM's command line where they differ

@@ -23,6 +23,7 @@ from .found import Found, Plan
 from .space.features import BASIC, FEATURES, of_state, variants, with_features
 from .space.modelled import not_searched
 from .space.words import space_of
+from .whole_run import asked as whole_asked
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,6 +87,7 @@ def plan(
     """
     from .search import Shared, search
 
+    whole_asked(job.env)
     words = _words(axes or {}, job)
     limit = job.gpu.memory_bytes if limit is None else limit
     worlds = worlds_of(job, {"num_gpus": words.pop("num_gpus")}) if "num_gpus" in words else ()

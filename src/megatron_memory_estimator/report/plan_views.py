@@ -11,8 +11,8 @@ from ..job.hardware import GIB
 from ..planner.found import Found, Plan
 from ..wording import counted
 from .html import fragment, sentence, table
-from .plans import PLAN, answer, plan_records, rows_of
-from .quantities import gib, labelled
+from .plans import answer, plan_figures, plan_records, rows_of
+from .quantities import gib
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +26,7 @@ def records(found: Found) -> list[dict[str, Any]]:
 def html(found: Found, assumptions: Sequence[str] = ()) -> str:
     """How many layouts fit, and a table of the best."""
     plans = rows_of(found)
-    rows = [labelled(PLAN, row, "notebook") for row in plans]
+    rows = [plan_figures(row, "notebook") for row in plans]
     cells = [[str(number), *map(escape, row.values())] for number, row in enumerate(rows, 1)]
     return fragment(
         [

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from ..dataclass import dataclass
+from ..device.host import GB
 from ..device.verdict import Event, Verdict
 from ..estimator import Estimate, estimate
 from ..inputs.resolve import COSTLY, recomputes_costly_core_attention
@@ -16,12 +17,13 @@ from ..planner.found import Found, Plan
 from ..planner.launch import bridge_overrides, bridge_sections, environment, megatron_lm
 from ..planner.paying import Worth, paying, worth
 from ..planner.space.features import FEATURES
+from ..planner.whole_run import WholeRun, whole_run
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from ..wording import counted
 from .document import settings_of
 from .plan_words import in_short, layout_text, optimizer_text
-from .quantities import document, gib, record, table
+from .quantities import NOTHING, Door, brief, document, gib, labelled, record, table
 from .records import Record
 from .verdict import DOES, verdict_text
 
@@ -68,6 +70,12 @@ class Row:
     def time(self) -> Throughput:
         """Step time by part."""
         return throughput(self.estimate, self.efficiency)
+
+    @cached_property
+    def whole(self) -> WholeRun | None:
+        """What a whole run takes, where that is asked."""
+        ranks = (stage.rank for stage in self.estimate.stages)
+        return whole_run(self.plan.job, ranks, self.plan.step)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -152,7 +160,28 @@ def plan_records(plans: Found | Sequence[Row]) -> list[Record]:
 def _record(row: Row) -> Record:
     layout = row.plan.job.layout
     ways = "/".join(layout.cp_comm_type) if layout.cp > 1 else "none"
-    return {**record(LAYOUT, row), "cp_comm_type": ways, **record(PLAN, row)}
+    return {
+        **record(LAYOUT, row),
+        "cp_comm_type": ways,
+        **record(PLAN, row),
+        **_given(record(WHOLE, row.whole) if row.whole else {}),
+    }
+
+
+def _given(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures that are known."""
+    return {name: value for name, value in figures.items() if value not in (None, NOTHING)}
+
+
+def plan_figures(row: Row, door: Door) -> dict[str, str]:
+    """The figures of a plan by the heads of their columns, with those of a whole run that are asked for."""
+    whole = labelled(WHOLE, row.whole, door) if row.whole else {}
+    return {**labelled(PLAN, row, door), **_given(whole)}
+
+
+def plan_brief(row: Row) -> dict[str, Any]:
+    """The same for agents."""
+    return {**brief(PLAN, row), **_given(brief(WHOLE, row.whole) if row.whole else {})}
 
 
 def _launch(row: Row) -> dict[str, Any]:
@@ -200,6 +229,27 @@ def answer(found: Found, rows: Sequence[Row]) -> Iterator[str]:
     first = rows[0]
     head = fewest_text(found) if found.fewest_gpus is not None else FIRST[found.objective]
     yield f"{head}: {in_short(first.plan)}, {first.plan.tokens_per_s_gpu:,.0f} tokens/s/GPU. {verdict_text(first.verdict, first.estimate)}"
+    if first.whole is not None:
+        yield whole_text(first.plan.job, first.whole)
+
+
+def whole_text(job: TrainingJob, run: WholeRun) -> str:
+    """What a whole run takes, in words."""
+    said = []
+    if run.days is not None:
+        cost = f" and {run.dollars:,.0f} dollars" if run.dollars is not None else ""
+        said.append(f"{job.env.train_tokens:,.0f} tokens take {run.days:,.1f} days{cost}")
+    if run.tokens_per_dollar is not None:
+        said.append(f"a dollar pays for {run.tokens_per_dollar:,.0f} tokens")
+    if run.goodput is not None:
+        assert run.save_interval and run.save_s and run.checkpoint_bytes and run.failures_per_day
+        every = f"every {run.save_interval:,} steps" + (" (costs least)" if job.env.save_interval is None else "")
+        said.append(
+            f"{run.goodput:.1%} of the time is steps that are kept, with {run.failures_per_day:,.2f} failures a day and "
+            f"{run.save_s:,.1f} s for a checkpoint of {run.checkpoint_bytes / GB:,.0f} GB {every}"
+        )
+    text = "; ".join(said)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def nothing_fits(found: Found) -> str:
@@ -280,6 +330,8 @@ PLAN = table(
     },
 )
 """The figures of a `Row`."""
+WHOLE = table("whole_run", forms={"days_text": lambda run: NOTHING if run.days is None else f"{run.days:,.1f}"})
+"""What a whole run takes."""
 WORTH = table("worth")
 """What a feature is worth."""
 COUNTS = table("counts")

@@ -23,8 +23,8 @@ from ..planner.launch import FORMS, environment, megatron_lm
 from ..planner.paying import Worth
 from ..wording import counted
 from .plan_words import CHANGES, NARROWEST, listed, plain, said_once
-from .plans import PLAN, Row, answer, apart_rows, beside_first, crossing, first_paying, first_worth, warnings
-from .quantities import gib, labelled
+from .plans import Row, answer, apart_rows, beside_first, crossing, first_paying, first_worth, plan_figures, warnings
+from .quantities import gib
 from .screen import room
 from .verdict import DOES, next_lines
 
@@ -282,7 +282,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 def _figures(row: Row) -> dict[str, str]:
     """The figures of a row by the heads of their columns."""
-    return labelled(PLAN, row, "terminal")
+    return plan_figures(row, "terminal")
 
 
 def _table(

@@ -58,6 +58,8 @@ class Quantity:
     optional: bool = False
 
 
+NOTHING = "-"
+"""What stands for a figure that is not known."""
 Table = tuple[Quantity, ...]
 EVERY_DOOR = frozenset(get_args(Door))
 
@@ -167,7 +169,7 @@ def text(one: Quantity, subject: Any) -> str:
         return str(one.form(subject))
     value = one.of(subject)
     if value is None:
-        return "-"
+        return NOTHING
     if isinstance(value, Range):
         return bounds_text(value)
     if one.unit == "flag":

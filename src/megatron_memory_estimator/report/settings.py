@@ -31,12 +31,12 @@ BESIDE: tuple[tuple[str, str, Any, str], ...] = (
 UNITS = {
     "tokens": (
         "seq_length", "max_position_embeddings", "original_max_position_embeddings", "sliding_window", "image_tokens",
-        "loss_chunk_size", "log_prob_micro_batch_tokens",
+        "loss_chunk_size", "log_prob_micro_batch_tokens", "train_tokens",
     ),
     "sequences": ("micro_batch_size", "global_batch_size"),
     "GPUs": ("world_size", "gpus_per_node", "nvlink_domain"),
     "GiB": ("context_gib", "libraries_gib", "nccl_gib"),
-    "GB/s": ("network_gbs",),
+    "GB/s": ("network_gbs", "storage_gbs"),
     "bytes": ("weight_sync_bytes",),
     "elements": ("min_offloaded_tensor_size", "suggested_communication_unit_size", "ddp_bucket_size"),
     "layers": (
@@ -45,7 +45,10 @@ UNITS = {
         "num_layers_at_end_in_bf16",
     ),
     "microbatches": ("microbatch_group_size_per_vp_stage", "wgrad_deferral_limit"),
-    "steps": ("cuda_graph_warmup_steps",),
+    "steps": ("cuda_graph_warmup_steps", "save_interval"),
+    "dollars": ("gpu_hour_dollars",),
+    "hours": ("gpu_mtbf_hours",),
+    "minutes": ("restart_minutes",),
 }  # fmt: skip
 """What a number counts, where its name or help says so."""
 

@@ -31,7 +31,7 @@ from .comparison import notes as notes_of_cases
 from .document import STAGE, TENSOR, VERDICT, features_text, recompute_text
 from .largest import headline as largest_of
 from .plan_words import layout_text
-from .plans import COUNTS, PLAN, Row, answer, apart_rows, warnings
+from .plans import COUNTS, Row, answer, apart_rows, plan_brief, warnings
 from .quantities import brief, document, in_gib
 from .stage_table import folded
 from .verdict import other_gpus, verdict_text
@@ -232,7 +232,7 @@ def plan_summary(found: Found, rows: Sequence[Row], said: Sequence[str]) -> Docu
 
     A row's settings and those of all plans, added to what was asked, describe the plan.
     """
-    plans = [brief(PLAN, row) for row in rows]
+    plans = [plan_brief(row) for row in rows]
     settings = [plan["settings"] for plan in plans]
     common = {
         name: value

@@ -112,6 +112,8 @@ def _passed_over(arg: Arg, values: Values) -> Values:
         found["moe_expert_capacity_factor"] = LEFT_OUT
     if arg("position_embedding_type") == "relative" and not arg("mtp_num_layers"):
         found["position_embedding_type"] = "none"
+    if (arg("save_interval") or 0) < 1:
+        found["save_interval"] = LEFT_OUT
     if not arg("ddp_bucket_size"):
         found["ddp_bucket_size"] = LEFT_OUT
     share = number_of("optimizer_offload_fraction", arg("optimizer_offload_fraction") or 0)
