@@ -102,6 +102,21 @@ def throughput_rows() -> str:
     return markdown(("run", "GPUs", "tokens/s/GPU", "error", "looked at", "fitted to other families"), rows)
 
 
+def throughput_ranges() -> str:
+    """How far runs of each kind were from their predictions."""
+    from megatron_memory_estimator.throughput.certainty import likely
+
+    runs, _, found, _ = measured_rates()
+    kinds: dict[Any, list[float]] = {}
+    for run, error in zip(runs, found, strict=True):
+        kinds.setdefault(likely(run.estimate.job), []).append(1 / (1 + error))
+    rows = [
+        (kind.of, str(len(shares)), f"{kind.low:.2f} to {kind.high:.2f}", f"{min(shares):.2f} to {max(shares):.2f}")
+        for kind, shares in kinds.items()
+    ]
+    return markdown(("runs with", "number", "range", "of the table above"), rows)
+
+
 def throughput_pairs() -> str:
     """Pairs of runs that differ in layout or recomputation alone."""
     from itertools import combinations
@@ -162,13 +177,15 @@ def throughput_machines() -> str:
     rows = []
     for gpu in sorted(set(machine_of.values())):
         own = [run for run in runs if machine_of[run.id] == gpu]
-        within = left_out(own, lambda run: run.family, errors)
+        families = {run.family: run for run in own}
+        within = left_out(own, lambda run: run.family, errors) if len(families) > 1 else []
         alone = []
-        for one in {run.family: run for run in own}.values():
+        for one in families.values():
             fitted = calibrate([one], errors).efficiency
             alone += errors([run for run in own if run.family != one.family], fitted)
         sets = (errors(own, Efficiency()), [across[run.id] for run in own], within, alone)
-        rows.append((gpu, str(len(own)), *(f"{median(map(abs, some)):.1%} ({median(some):+.1%})" for some in sets)))
+        shown = (f"{median(map(abs, some)):.1%} ({median(some):+.1%})" if some else "one family" for some in sets)
+        rows.append((gpu, str(len(own)), *shown))
     return markdown(
         ("GPU", "runs", "as it is", "fitted to other machines", "fitted to its other families", "level of one run"),
         rows,
@@ -252,6 +269,7 @@ TABLES = {
     "throughput": throughput_rows,
     "throughput sums": throughput_sums,
     "throughput pairs": throughput_pairs,
+    "throughput ranges": throughput_ranges,
     "throughput constants": throughput_constants,
     "throughput machines": throughput_machines,
     "throughput schedules": throughput_schedules,

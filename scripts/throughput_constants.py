@@ -7,7 +7,8 @@ from statistics import median
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from megatron_memory_estimator.estimator import Estimate
+from megatron_memory_estimator.estimator import Estimate, estimate
+from megatron_memory_estimator.modules import moe as declared
 from megatron_memory_estimator.throughput import kernels, links, machine, stages, step, throughput, units
 from megatron_memory_estimator.throughput.machine import Efficiency
 
@@ -27,6 +28,7 @@ class Constant(NamedTuple):
 
 CONSTANTS = (
     Constant("CALL", LOOKED + " (Moonlight, GPT-OSS-20B, Qwen3-30B)", (units,)),
+    Constant("OF_AN_EXPERT", LOOKED + " (Nemotron-3 Super)", (declared,)),
     Constant("HOST_BACKWARD", LOOKED, (units,)),
     Constant("CHECKPOINT", LOOKED + " (Moonlight)", (units,)),
     Constant("GRACE", LOOKED + " (GB200)", (units,)),
@@ -96,7 +98,8 @@ def _changed(one: Constant, estimates: list[Estimate]) -> tuple[float, list[floa
     try:
         for module in one.modules:
             setattr(module, one.name, larger)
-        return value, [throughput(job).step for job in estimates]
+        anew = [estimate(run.job) for run in estimates] if declared in one.modules else estimates
+        return value, [throughput(job).step for job in anew]
     finally:
         for module in one.modules:
             setattr(module, one.name, kept)

@@ -187,6 +187,8 @@ export type Plan = {
   readonly optimizer_offload_fraction: number;
   readonly step_s: number;
   readonly tokens_per_s_gpu: number;
+  readonly tokens_per_s_gpu_low: number;
+  readonly tokens_per_s_gpu_high: number;
   readonly tflops_gpu: number;
   readonly mfu: number;
   readonly bubble: number;

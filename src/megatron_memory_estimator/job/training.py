@@ -403,3 +403,9 @@ class Training(Loss, Checkpointing, CompressedTraining, TowerTraining, Recomputi
         """Whether experts have as many rows whatever the router does: those of a capacity that is padded to, or of a rank's."""
         padded = self.moe_expert_capacity_factor is not None and self.moe_pad_expert_input_to_capacity
         return padded or self.moe_expert_rank_capacity_factor is not None
+
+    @property
+    def counts_expert_rows(self) -> bool:
+        """Whether the CPU waits for the number of rows of its experts before it goes on (Megatron-LM `moe/token_dispatcher.py`:
+        _maybe_dtoh_and_synchronize, `moe/fused_a2a.py`: non_blocking)."""
+        return not (self.fixed_expert_rows or self.moe_paged_stash or self.cuda_graph_impl == "full_iteration")

@@ -83,12 +83,13 @@ def _permute_maps(c: Context) -> tuple[Tensor, ...]:
 
 
 def _alltoall(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
-    sent, received = c.sent_rows, c.received_rows
+    sent, received, counts = c.sent_rows, c.received_rows, c.training.counts_expert_rows
     permuted = c.new("mlp.dispatch.permuted", sent, width)
     permuted_probs = c.new("mlp.dispatch.permuted_probs", sent, dtype=c.probs_dtype)
     yield Op(
-        "mlp.permute", (x, probs), (permuted, permuted_probs), _permute_maps(c), part="permute", calls=PREPROCESSING
-    )
+        "mlp.permute", (x, probs), (permuted, permuted_probs), _permute_maps(c), part="permute", calls=PREPROCESSING,
+        waits=counts and not c.ep_many,
+    )  # fmt: skip
     tokens, row_probs = permuted, permuted_probs
     held: tuple[Tensor, ...] = (permuted,)
     if c.ep_many:
@@ -102,6 +103,7 @@ def _alltoall(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed
             holds=held,
             sends=sends,
             returns=sends,
+            waits=counts,
         )
         held = (permuted, tokens)
     rows = received
@@ -153,6 +155,7 @@ def _allgather(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Route
     yield Op(
         "mlp.permute", (x, probs), (local, local_probs, all_probs), kept, (all_map,), (grad,), work=(Streamed(),),
         sends=over_experts(c, "all_gather", grad), returns=over_experts(c, "reduce_scatter", grad), calls=PREPROCESSING,
+        waits=c.training.counts_expert_rows,
     )  # fmt: skip
     return Routed(local, local_probs, rows, (all_probs,))
 
@@ -191,7 +194,7 @@ def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
         )
         yield Op(
             "mlp.dispatch", (x, probs), (tokens, row_probs), maps, work=PERMUTED, sends=sends, returns=sends,
-            calls=HYBRIDEP,
+            calls=HYBRIDEP, waits=c.training.counts_expert_rows,
         )  # fmt: skip
         return Routed(tokens, row_probs, rows, ())
     received = c.new("mlp.dispatch.received", received_tokens(c), width)
@@ -200,6 +203,7 @@ def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
     received_probs = c.new("mlp.dispatch.received_probs", received.shape[0], topk, dtype="fp32")
     yield Op(
         "mlp.dispatch", (x, probs), (received, received_probs), (indices,), sends=sends, returns=sends, calls=DEEPEP,
+        waits=c.training.counts_expert_rows,
     )  # fmt: skip
     if c.training.moe_permute_fusion:
         local = Dim("2*local_experts+1", 2 * c.local_experts.local + 1)

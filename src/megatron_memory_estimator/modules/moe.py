@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from ..job.layout import Layout
 from ..job.model import Model
@@ -223,6 +224,18 @@ def routed_experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module
     return out
 
 
+OF_AN_EXPERT = 0.3
+"""Launches for one expert in a grouped linear, in those of a function of PyTorch: its rows, quantizers and weight, and its GEMM, which
+TransformerEngine goes through one expert after the other (`pytorch/module/grouped_linear.py`). Judgement, after looking at published
+steps (Nemotron-3 Super, 64 experts on a rank)."""
+
+
+def grouped_calls(c: Context) -> Any:
+    """Launches of a linear of all experts of a rank; grouped tensors have one for them all."""
+    t = c.training
+    return 1 + OF_AN_EXPERT * c.local_experts.local if t.moe_grouped_gemm and not t.grouped_tensors else 1
+
+
 def experts_run(
     c: Context, tokens: Tensor, probs: Tensor | None, rows: Dim, fc1: Param, fc2: Param
 ) -> Module[tuple[Tensor, Tensor, Tensor]]:
@@ -237,7 +250,7 @@ def experts_run(
     yield Op(
         name, (tokens,), (wide,), kept_input(c, name, tokens, original=moved), other_orientation(c, f"{name}.input", single),
         (*quantized_grad(c, name, wide), *weight_grad(c, fc1)), wgrad=wgrad_operands(c, name, tokens, grad_of(wide)),
-        part="expert_fc1", work=(gemm(c, fc1, rows.local * c.filled),),
+        part="expert_fc1", work=(gemm(c, fc1, rows.local * c.filled),), calls=grouped_calls(c),
     )  # fmt: skip
     wide = yield from in_part("expert_fc1", adapted(c, name, tokens, wide, fc1))
     activated = activation(c, "mlp.experts.activation", wide, one, probs)
@@ -250,7 +263,7 @@ def experts_run(
     yield Op(
         name, (act,), (out,), kept_input(c, name, act, original=moe_act), other_orientation(c, f"{name}.input", act),
         (*quantized_grad(c, name, single), *weight_grad(c, fc2)), held, wgrad=wgrad_operands(c, name, act, grad_of(out)),
-        work=(gemm(c, fc2, rows.local * c.filled),),
+        work=(gemm(c, fc2, rows.local * c.filled),), calls=grouped_calls(c),
     )  # fmt: skip
     out = yield from adapted(c, name, act, out, fc2)
     return wide, act, out

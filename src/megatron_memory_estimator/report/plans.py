@@ -18,6 +18,7 @@ from ..planner.launch import bridge_overrides, bridge_sections, environment, meg
 from ..planner.paying import Worth, paying, worth
 from ..planner.space.features import FEATURES
 from ..planner.whole_run import WholeRun, whole_run
+from ..throughput.certainty import Likely, likely, untimed
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from ..wording import counted
@@ -70,6 +71,11 @@ class Row:
     def time(self) -> Throughput:
         """Step time by part."""
         return throughput(self.estimate, self.efficiency)
+
+    @property
+    def likely(self) -> Likely:
+        """What published runs like it reached of their predictions."""
+        return likely(self.plan.job)
 
     @cached_property
     def whole(self) -> WholeRun | None:
@@ -209,6 +215,7 @@ def warnings(rows: Sequence[Row]) -> list[str]:
         found[COSTLY] = None
     if any(not row.time.measured_rates for row in rows):
         found["the rates of this GPU are shares of its peaks: nothing measured is known; step times are rough"] = None
+    found |= dict.fromkeys(filter(None, (untimed(row.plan.job) for row in rows)))
     if any(row.plan.job.training.optimizer_cpu_offload for row in rows):
         found[
             "an offloaded optimizer is stepped by one CPU core for each GPU, as torchrun starts them: OMP_NUM_THREADS gives more"
@@ -228,9 +235,18 @@ def answer(found: Found, rows: Sequence[Row]) -> Iterator[str]:
         return
     first = rows[0]
     head = fewest_text(found) if found.fewest_gpus is not None else FIRST[found.objective]
-    yield f"{head}: {in_short(first.plan)}, {first.plan.tokens_per_s_gpu:,.0f} tokens/s/GPU. {verdict_text(first.verdict, first.estimate)}"
+    rate = first.plan.tokens_per_s_gpu
+    around = f"{rate * first.likely.low:,.0f} to {rate * first.likely.high:,.0f} by published runs"
+    yield f"{head}: {in_short(first.plan)}, {rate:,.0f} tokens/s/GPU ({around}). {verdict_text(first.verdict, first.estimate)}"
     if first.whole is not None:
         yield whole_text(first.plan.job, first.whole)
+
+
+def likely_text(row: Row) -> str:
+    """What the range of a plan's rate is from."""
+    return (
+        f"Published runs of {row.likely.of} reached {row.likely.low:.2f} to {row.likely.high:.2f} of their predictions."
+    )
 
 
 def whole_text(job: TrainingJob, run: WholeRun) -> str:
@@ -319,6 +335,8 @@ PLAN = table(
         "layout_text": lambda row: layout_text(row.plan),
         "settings": lambda row: plan_settings(row.plan.job, row.asked),
         "offloaded": _offloaded,
+        "likely_low": lambda row: row.plan.tokens_per_s_gpu * row.likely.low,
+        "likely_high": lambda row: row.plan.tokens_per_s_gpu * row.likely.high,
         "features_named": lambda row: "+".join(row.plan.features),
         "numerics": lambda row: [name for name in row.plan.features if FEATURES[name].numerics],
         "optimizer_text": lambda row: optimizer_text(row.plan),

@@ -23,7 +23,18 @@ from ..planner.launch import FORMS, environment, megatron_lm
 from ..planner.paying import Worth
 from ..wording import counted
 from .plan_words import CHANGES, NARROWEST, listed, plain, said_once
-from .plans import Row, answer, apart_rows, beside_first, crossing, first_paying, first_worth, plan_figures, warnings
+from .plans import (
+    Row,
+    answer,
+    apart_rows,
+    beside_first,
+    crossing,
+    first_paying,
+    first_worth,
+    likely_text,
+    plan_figures,
+    warnings,
+)
 from .quantities import gib
 from .screen import room
 from .verdict import DOES, next_lines
@@ -67,6 +78,7 @@ def print_found(found: Found, rows: Sequence[Row], console: Console, said: Seque
 def _below_plans(found: Found, rows: Sequence[Row], said: Sequence[str], asked: Asked, width: int) -> Iterator[str]:
     """What stands below the plans: tight ones that are better, counts, what was decided, warnings, and what to type next."""
     if rows:
+        yield from wrapped(likely_text(rows[0]), width) if asked.verbose else ()
         yield from apart_lines(found, rows, width, verbose=asked.verbose)
         yield from (line for text in worth_texts(found, verbose=asked.verbose) for line in wrapped(text, width))
     if not asked.verbose:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from .tensor import Tensor
 from .work import Send, Work
@@ -43,6 +43,7 @@ class Op(NamedTuple):
     calls     functions of PyTorch or kernels that its forward launches one after the other
     filled    share of its rows that hold a token
     compiled  one kernel of torch.compile: what it keeps for its backward is not made where none follows
+    waits     the CPU waits for what was launched before it: it needs a count from the GPU
     """
 
     name: str
@@ -59,9 +60,10 @@ class Op(NamedTuple):
     work: tuple[Work, ...] = ()
     sends: tuple[Send, ...] = ()
     returns: tuple[Send, ...] = ()
-    calls: int = 1
+    calls: Any = 1
     filled: float = 1.0
     compiled: bool = False
+    waits: bool = False
 
 
 _PART = Op._fields.index("part")

@@ -178,8 +178,8 @@ NAME = itemgetter(Tensor._fields.index("name"))
 
 
 class Passed(NamedTuple):
-    """Seconds of one unit and microbatch. `recompute` is what its backward runs again; host times cover eager launches, `checkpoint`
-    those of one checkpoint around it all."""
+    """Seconds of one unit and microbatch. `recompute` is what its backward runs again; host times are those until all is launched, with
+    waits for the GPU, `checkpoint` those of one checkpoint around it all."""
 
     forward: Cost = Cost()
     backward: Cost = Cost()
@@ -232,7 +232,23 @@ def passed(m: Machine, c: Context, unit: Unit, known: Costs | None = None) -> Pa
         walk.known.both[names] = walk.run(ops), walk.back(ops, last)
     there, back = walk.known.both[names]
     again, host = map(total, zip(*walk.between(unit.items), strict=True))
-    return Passed(there, back, again, walk.launched(unit.items), host, walk.checkpoint)
+    ahead = walk.launched(unit.items)
+    if not c.training.overlap_moe_expert_parallel_comm and any(op.waits for op in ops):
+        ahead = links.highest(ahead, walk.waited(ops))
+    return Passed(there, back, again, ahead, host, walk.checkpoint)
+
+
+def until_waited(passes: Iterable[tuple[Any, Any]]) -> Any:
+    """Seconds of launches and their kernels until the CPU waits for the last of them, from a moment at which both had nothing to do.
+
+    A kernel runs when it is launched, and when the one before it is done: behind a wait the GPU idles until the CPU is ahead again.
+    """
+    host: Any = 0.0
+    device: Any = 0.0
+    for launch, kernel in passes:
+        host = host + launch
+        device = links.highest(device, host) + kernel
+    return links.highest(host, device)
 
 
 class _Walk:
@@ -255,16 +271,23 @@ class _Walk:
             cost = self.known.forward[name] = forward(self.m, self.c, op)
         return cost
 
-    def launched(self, items: Iterable[Item]) -> float:
-        """Seconds of launching a forward; neighbours in a CUDA graph are one launch."""
-        calls, graphed = 0, False
-        if not self.graphs:
-            return sum(op.calls for op in flattened(items)) * self.call
-        for op in flattened(items):
-            inside = in_graph(self.c.training, op.part)
-            calls += (0 if graphed else 1) if inside else op.calls
+    def launched(self, items: Iterable[Item]) -> Any:
+        """Seconds of launching a forward."""
+        return sum(self.calls(flattened(items))) * self.call
+
+    def calls(self, ops: Iterable[Op]) -> Iterator[Any]:
+        """Launches of each op; neighbours in a CUDA graph are one launch."""
+        graphed = False
+        for op in ops:
+            inside = bool(self.graphs) and in_graph(self.c.training, op.part)
+            yield (0 if graphed else 1) if inside else op.calls
             graphed = inside
-        return calls * self.call
+
+    def waited(self, ops: Sequence[Op]) -> Any:
+        """Seconds from one wait of the CPU to the same one of the next layer."""
+        start = next(at for at, op in enumerate(ops) if op.waits)
+        passes = [(calls * self.call, self._forward(op).total) for op, calls in zip(ops, self.calls(ops), strict=True)]
+        return until_waited((*passes[start:], *passes[:start]))
 
     def between(self, items: Sequence[Item]) -> Iterator[tuple[Any, float]]:
         """Seconds of what each checkpoint runs again in the backward, and of launches there."""
