@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.markup import escape as rich_escape
+from rich.text import Text
 
 from megatron_memory_estimator import Estimate, TrainingJob, estimate
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.report.bars import MARKS, print_bars
 from megatron_memory_estimator.report.document import SHARES, share_bytes
+from megatron_memory_estimator.report.markup import escape, unmarked
 from megatron_memory_estimator.report.text import print_estimate
 
 DEEPSEEK = ["deepseek-ai/DeepSeek-V3", "--pp", "16", "--ep", "64", "--num-gpus", "2048"]
@@ -92,3 +95,26 @@ def test_equal_stages_are_one_bar() -> None:
     assert len(drawn(found, 80)) == 1 + 8  # warm-up differs from stage to stage
     alone = estimate(TrainingJob.from_hf("meta-llama/Llama-3.1-70B", 64, global_batch_size=1, **settings))
     assert any("-" in line.split()[0] for line in drawn(alone, 80)[1:])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "plain",
+        "[bold]x[/bold]",
+        "a[0] [red]b[/]",
+        "[1] [link=x]y[/link]",
+        r"back\[bold]slash",
+        "ends in \\",
+        "[/] [@x] []",
+    ],
+)
+def test_markup_without_rich(text: str) -> None:
+    """What is escaped comes back as it was, by rich and without it."""
+    assert escape(text) == rich_escape(text)
+    assert unmarked(escape(text)) == Text.from_markup(escape(text)).plain
+
+
+@pytest.mark.parametrize("text", ["[bold]x[/bold] y", "[bold red]a[/]b[i]c[/i]", "none"])
+def test_marked_text_is_plain_without_colours(text: str) -> None:
+    assert unmarked(text) == Text.from_markup(text).plain

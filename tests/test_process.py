@@ -157,3 +157,12 @@ def test_a_pipe_that_nobody_reads_is_not_waited_for(
         except SystemExit:
             time.sleep(0.1)
     assert len(reader.communicate(timeout=60)[0]) > 100
+
+
+def test_text_that_goes_elsewhere_loads_no_rich() -> None:
+    """Colours and tables are what rich is for: a text in a pipe has neither."""
+    code = "import sys\nfrom megatron_memory_estimator.cli import main\nmain(sys.argv[1:])\nassert 'rich' not in sys.modules"
+    words = ["estimate", "Qwen/Qwen3-8B", "--num-gpus", "8"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Cannot train on 8 H100-80GB")

@@ -19,16 +19,17 @@ class Accepted(NamedTuple):
     declarer: Declarer
 
 
-def accepted(job: TrainingJob) -> Accepted:
+def accepted(job: TrainingJob, *, declared: bool = True) -> Accepted:
     """The chunks of a job that is legal and modelled, and what declares their units.
 
+    Whether all units can be declared is not asked before where `declared` is off: the one that cannot stops what declares it.
     Raises LayoutError for a layout that Megatron-Core refuses, UnsupportedError for features that are not modelled, and ConfigError
     for adapters of linears that the model does not have: all that `estimate` raises.
     """
     if job.refusal:
         raise UnsupportedError(job.refusal)
     context = context_of(job)
-    check(context, job.gpu, job.num_microbatches)
+    check(context, job.gpu, job.num_microbatches, declared=declared)
     found = Accepted(build_pipeline(job.model, job.layout), Declarer(context))
     if job.training.peft != "none" and not _trains(found):
         raise ConfigError(

@@ -299,8 +299,8 @@ def estimate(job: TrainingJob) -> Estimate:
 
 
 def stage_of(job: TrainingJob, pp_rank: int) -> Stage:
-    """The memory of one pipeline stage alone. Raises as `estimate`."""
-    pipeline, declarer = accepted(job)
+    """The memory of one pipeline stage alone. Raises as `estimate` what that stage cannot be."""
+    pipeline, declarer = accepted(job, declared=False)
     return _stage(job, declarer, pipeline.chunks[pp_rank])
 
 

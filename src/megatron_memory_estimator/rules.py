@@ -9,15 +9,14 @@ own name.
 
 from __future__ import annotations
 
-import csv
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from .errors import LayoutError, coded
+from .tables import rows_beside
 from .wording import counted
 
 TP, CP, PP = "tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size"
@@ -76,8 +75,7 @@ class Violation(NamedTuple):
 @cache
 def table() -> dict[str, Rule]:
     """Every rule by its code."""
-    with Path(__file__).with_name("rules.csv").open(encoding="utf-8", newline="") as file:
-        return {row["code"]: Rule(**row) for row in csv.DictReader(file)}
+    return {row["code"]: Rule(**row) for row in rows_beside(__file__, "rules.csv")}
 
 
 def broken(code: str, numbers: Numbers | None = None, **more: object) -> Violation:

@@ -39,7 +39,14 @@ class Effect(NamedTuple):
 
 def assumptions(found: Estimate) -> tuple[str, ...]:
     """Decisions for what was not given, and the effect of other front ends and older libraries where it matters."""
-    return (*found.job.assumptions, *setting_notes(found), *version_notes(found))
+    return (*found.job.assumptions, *too_many_layers(found), *setting_notes(found), *version_notes(found))
+
+
+def too_many_layers(found: Estimate) -> tuple[str, ...]:
+    """That nothing is compared, where a model has more layers than that takes time for."""
+    if found.job.model.num_layers <= MOST_LAYERS or not (found.job.open_settings or found.job.open_versions):
+        return ()
+    return (f"other versions and front ends are not compared: the model has more than {MOST_LAYERS:,} layers",)
 
 
 def setting_notes(found: Estimate) -> tuple[Assumption, ...]:

@@ -79,9 +79,10 @@ def run(
         print_document(result, formulas=formulas)
     else:
         from ..report.text import Shown, print_estimate
-        from .console import console
+        from .console import console, page
 
-        terminal = console()
+        tables = formulas or any(shown[name] for name in ("table", "verbose", "all_gpus"))
+        terminal = console() if tables else page()
         open_layout = job.only_data_parallel and not result.verdict().fits and not job.gpu.chip_unknown
         print_estimate(result, terminal, Shown(**shown, command=tuple(same_run()), next=not open_layout))
         if open_layout:

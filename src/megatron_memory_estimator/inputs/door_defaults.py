@@ -9,16 +9,15 @@ The sources stand in the rows; `run` means that the class or recipe was executed
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import ConfigError
 from ..job.assumption import OpenSetting
 from ..job.choices import DOORS
 from ..job.training import Training
+from ..tables import rows_beside
 from ..wording import dashed
 
 MEGATRON_CORE, MEGATRON_LM, BRIDGE = "megatron-core", "megatron-lm", "bridge"
@@ -63,8 +62,7 @@ def _value(word: str) -> Any:
 @cache
 def rows() -> tuple[Row, ...]:
     """The table, in its order: later rows of a door win over earlier ones."""
-    with Path(__file__).with_name("doors.csv").open(encoding="ascii", newline="") as file:
-        return tuple(Row(**{**row, "value": _value(row["value"])}) for row in csv.DictReader(file))
+    return tuple(Row(**{**row, "value": _value(row["value"])}) for row in rows_beside(__file__, "doors.csv"))
 
 
 def family_name(model_type: str) -> str:

@@ -113,16 +113,19 @@ SWITCHES: tuple[Rules, ...] = (
 """Rules between settings, in the order in which they are reported."""
 
 
-def check(context: Context, machine: Gpu, num_microbatches: int) -> None:
-    """Raise LayoutError with every violated rule, or UnsupportedError for what is legal and not modelled, or return."""
+def check(context: Context, machine: Gpu, num_microbatches: int, *, declared: bool = True) -> None:
+    """Raise LayoutError with every violated rule, or UnsupportedError for what is legal and not modelled, or return.
+
+    Without `declared` no unit is declared to see whether it can be.
+    """
     model, layout, training = context.model, context.layout, context.training
     stated = stated_violations(model, layout, training, num_microbatches)
-    declared = () if stated else tuple(refusals(context))
-    dims = [one for error in declared if isinstance(error, LayoutError) for one in of_error(error)]
+    stops = tuple(refusals(context)) if declared and not stated else ()
+    dims = [one for error in stops if isinstance(error, LayoutError) for one in of_error(error)]
     found = (*(stated or dict.fromkeys(dims)), *gpu(training, machine))
     if found:
         raise refusal(*found)
-    for error in declared:
+    for error in stops:
         raise error
 
 

@@ -1,17 +1,47 @@
-"""The stages of an estimate as bars against the GPU's memory, as wide as the terminal."""
+"""The stages of an estimate as bars against the GPU's memory: figures in GiB, equal neighbours together; and as wide as the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
-
-from rich.console import Console
-from rich.text import Text
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..estimator import Stage
-from .document import share_bytes
-from .html import Bar, bars
+from .document import layers_text, share_bytes
+from .markup import escape
 from .quantities import gib
+from .stage_table import folded, spans
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class Bar(NamedTuple):
+    """One stage, or equal neighbours, in GiB as text: the shares of the peak in the order of SHARES, and the device range. `first` is
+    the stage, or the first of them."""
+
+    first: Stage
+    stages: str
+    layers: str
+    shares: tuple[str, ...]
+    peak: str
+    low: str
+    high: str
+
+
+def bars(stages: Sequence[Stage]) -> list[Bar]:
+    """A bar for each stage, equal neighbours as one."""
+    rows = [
+        [
+            str(stage.pp_rank), layers_text(stage), *map(gib, share_bytes(stage).values()), gib(stage.peak_allocated_bytes),
+            gib(stage.device.low, 1), gib(stage.device.high, 1),
+        ]
+        for stage in stages
+    ]  # fmt: skip
+    firsts = [stages[first] for first, _ in spans(rows)]
+    return [
+        Bar(first, row[0], row[1], tuple(row[2:-3]), *row[-3:]) for first, row in zip(firsts, folded(rows), strict=True)
+    ]
 
 
 class Mark(NamedTuple):
@@ -49,11 +79,10 @@ def print_bars(stages: Sequence[Stage], memory_bytes: int, console: Console, mos
     room = max(min(console.width, MOST) - len("  ".join([*heads, ""])), LEAST)
     scale = max(memory_bytes, *(stage.peak_allocated_bytes for stage in stages)) / (room - 1)
     edge = round(memory_bytes / scale)
-    console.print(Text("  ".join([*heads, ""])).append_text(legend_of(MARKS, blocks=blocks)), highlight=False)
+    console.print(escape("  ".join([*heads, ""])) + marked_up(legend_of(MARKS, blocks=blocks)), highlight=False)
     for cells, one in zip(rows, drawn, strict=True):
-        line = Text("  ".join([*cells, ""])).append_text(
-            bar([*share_bytes(one.first).values()], scale, edge, blocks=blocks)
-        )
+        drawn_bar = bar([*share_bytes(one.first).values()], scale, edge, blocks=blocks)
+        line = escape("  ".join([*cells, ""])) + marked_up(drawn_bar)
         console.print(line, highlight=False, no_wrap=True, crop=False)
     if len(drawn) < len(every):
         left = [one.first.peak_allocated_bytes for at, one in enumerate(every) if at not in places]
@@ -69,22 +98,28 @@ def shown(every: Sequence[Bar], most: int) -> list[int]:
     return sorted(fullest[:most])
 
 
-def legend_of(marks: Mapping[str, Mark], *, blocks: bool) -> Text:
+Painted = list[tuple[str, str]]
+"""Texts, each with its style."""
+
+
+def marked_up(painted: Iterable[tuple[str, str]]) -> str:
+    """Painted texts with markup."""
+    return "".join(f"[{style}]{escape(text)}[/]" if style else escape(text) for text, style in painted)
+
+
+def legend_of(marks: Mapping[str, Mark], *, blocks: bool) -> Painted:
     """What each mark stands for."""
-    legend = Text()
-    for name, mark in marks.items():
-        legend.append(f"{mark.block if blocks else mark.letter}{name}", mark.style).append(" ")
-    return legend.append(f"{MEMORY}GPU")
+    named = [(f"{mark.block if blocks else mark.letter}{name}", mark.style) for name, mark in marks.items()]
+    return [*(part for one in named for part in (one, (" ", ""))), (f"{MEMORY}GPU", "")]
 
 
-def bar(shares: Sequence[int], scale: float, edge: int, *, blocks: bool, marks: Mapping[str, Mark] = MARKS) -> Text:
+def bar(shares: Sequence[int], scale: float, edge: int, *, blocks: bool, marks: Mapping[str, Mark] = MARKS) -> Painted:
     """Marks in proportion to bytes: every border stands where the sum up to it does. The memory's end is marked."""
-    bar, at, total = Text(), 0, 0
+    cells: Painted = []
+    total = 0
     for mark, nbytes in zip(marks.values(), shares, strict=True):
         total += nbytes
-        end = round(total / scale)
-        bar.append((mark.block if blocks else mark.letter) * (end - at), mark.style)
-        at = max(at, end)
-    bar.append(" " * (edge + 1 - at))
-    marked = bar[:edge] + Text(MEMORY, "bold")
-    return marked + bar[edge + 1 :] if len(bar) > edge + 1 else marked
+        cells += [(mark.block if blocks else mark.letter, mark.style)] * (round(total / scale) - len(cells))
+    cells += [(" ", "")] * (edge + 1 - len(cells))
+    cells[edge] = (MEMORY, "bold")
+    return [("".join(text for text, _ in run), style) for style, run in groupby(cells, key=lambda cell: cell[1])]

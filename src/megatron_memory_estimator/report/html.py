@@ -1,20 +1,16 @@
-"""Results as small fragments of HTML for notebooks: no script, inline styles only, the colours of the text are the page's own.
-
-The parts of every stage's peak as bars show them: figures in GiB, equal neighbours together.
-"""
+"""Results as small fragments of HTML for notebooks: no script, inline styles only, the colours of the text are the page's own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import NamedTuple
 
 from ..colours import COLOURS as PART_COLOURS
 from ..colours import OTHER
-from ..estimator import Estimate, Stage
-from .document import SHARES, layers_text, share_bytes
+from ..estimator import Estimate
+from .bars import Bar, bars
+from .document import SHARES
 from .quantities import gib
-from .stage_table import folded, spans
 from .verdict import sentences
 
 WORDS = {
@@ -112,31 +108,3 @@ def _legend(gpu: str, memory: float) -> str:
 
 COLOURS = {name: PART_COLOURS.get(name, OTHER) for name in SHARES}
 """By share of the peak."""
-
-
-class Bar(NamedTuple):
-    """One stage, or equal neighbours, in GiB as text: the shares of the peak in the order of SHARES, and the device range. `first` is
-    the stage, or the first of them."""
-
-    first: Stage
-    stages: str
-    layers: str
-    shares: tuple[str, ...]
-    peak: str
-    low: str
-    high: str
-
-
-def bars(stages: Sequence[Stage]) -> list[Bar]:
-    """A bar for each stage, equal neighbours as one."""
-    rows = [
-        [
-            str(stage.pp_rank), layers_text(stage), *map(gib, share_bytes(stage).values()), gib(stage.peak_allocated_bytes),
-            gib(stage.device.low, 1), gib(stage.device.high, 1),
-        ]
-        for stage in stages
-    ]  # fmt: skip
-    firsts = [stages[first] for first, _ in spans(rows)]
-    return [
-        Bar(first, row[0], row[1], tuple(row[2:-3]), *row[-3:]) for first, row in zip(firsts, folded(rows), strict=True)
-    ]

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +21,7 @@ from ..planner.found import Found, Plan
 from ..planner.launch import FORMS, environment, megatron_lm
 from ..planner.paying import Worth
 from ..wording import counted
+from .markup import escape
 from .plan_words import CHANGES, NARROWEST, listed, plain, said_once
 from .plans import (
     Row,

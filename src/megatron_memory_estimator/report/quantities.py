@@ -8,16 +8,15 @@ The tables of docs/reference/json.md and the page's types are made of the same r
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..dataclass import dataclass
 from ..device.terms import Range
 from ..job.hardware import GIB
+from ..tables import rows_beside
 
 Scalar = Literal["bytes", "count", "seconds", "share", "rate", "flag", "word", "value"]
 Several = Literal["counts", "words", "values", "column", "objects"]
@@ -68,9 +67,8 @@ EVERY_DOOR = frozenset(get_args(Door))
 def rows() -> dict[str, list[dict[str, str]]]:
     """The rows of `quantities.csv` by subject."""
     found: dict[str, list[dict[str, str]]] = {}
-    with Path(__file__).with_name("quantities.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            found.setdefault(row["subject"], []).append(row)
+    for row in rows_beside(__file__, "quantities.csv"):
+        found.setdefault(row["subject"], []).append(row)
     return found
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
-
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..device.outside import outside_terms
 from ..device.rollout import asleep
 from ..device.terms import Range, Term
 from ..estimator import Estimate, Stage
-from .bars import LEAST, MARKS, MOST, Mark, bar, legend_of
+from .bars import LEAST, MARKS, MOST, Mark, bar, legend_of, marked_up
 from .document import SHARES, share_bytes
+from .markup import escape
 from .quantities import bounds_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 ENGINE = "engine"
 ROLLOUT_MARKS = {**MARKS, ENGINE: Mark("\u259a", "E", "red")}
@@ -54,13 +55,13 @@ def print_rollout(estimate: Estimate, console: Console) -> None:
     scale = max(memory, *(sum(one.shares) for one in drawn)) / (room - 1)
     edge = round(memory / scale)
     legend = legend_of(ROLLOUT_MARKS, blocks=blocks)
-    if len(legend) > console.width - sum(widths) - 2 * len(widths):
-        console.print(legend, highlight=False)
-        legend = Text()
+    if sum(len(text) for text, _ in legend) > console.width - sum(widths) - 2 * len(widths):
+        console.print(marked_up(legend), highlight=False)
+        legend = []
     lines = [legend, *(bar(one.shares, scale, edge, blocks=blocks, marks=ROLLOUT_MARKS) for one in drawn)]
     for (name, *others), line in zip(cells, lines, strict=True):
         figures = [f"{text:>{width}}" for text, width in zip(others, widths[1:], strict=True)]
-        text = Text("  ".join([f"{name:<{widths[0]}}", *figures, ""])).append_text(line)
+        text = escape("  ".join([f"{name:<{widths[0]}}", *figures, ""])) + marked_up(line)
         console.print(text, highlight=False, no_wrap=True, crop=False)
 
 

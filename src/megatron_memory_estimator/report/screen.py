@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 PROMPT = 1
 """Lines below a report."""

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
-
-from rich.console import Console
-from rich.markup import escape
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..device.verdict import explain_terms
 from ..estimator import Estimate
@@ -18,10 +15,14 @@ from ..routing import Routing, routing
 from ..versions import assumptions
 from .bars import print_bars
 from .document import features_text, per_node, recompute_text
+from .markup import escape
 from .quantities import bounds_text, gib, plural
 from .screen import captured, room_beside
 from .stage_table import stage_table
 from .verdict import gpu_table, next_step, others_line, verdict_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 PHASES = {
     "build": "Building the model",

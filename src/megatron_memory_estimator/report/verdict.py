@@ -186,7 +186,7 @@ def verdict_sentence(estimate: Estimate) -> str:
 
 def verdict_line(estimate: Estimate) -> str:
     """The same marked up: what a run does and does not do is coloured."""
-    from rich.markup import escape
+    from .markup import escape
 
     said = []
     for one in sentences(estimate.verdict(), estimate):

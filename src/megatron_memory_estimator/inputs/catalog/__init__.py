@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from functools import lru_cache
 from typing import Any, NamedTuple
+
+from ...tables import rows_beside
 
 
 @lru_cache(maxsize=1)
@@ -34,11 +35,10 @@ class Alias(NamedTuple):
 @lru_cache(maxsize=1)
 def aliases() -> dict[str, Alias]:
     """Models by the lower-case id that the Hub has for them."""
-    with open(os.path.join(os.path.dirname(__file__), "aliases.csv"), encoding="utf-8", newline="") as file:
-        rows = [
-            Alias(row["id"], row["same_as"], row["how"], _changes(row["changes"]), row["may_differ"])
-            for row in csv.DictReader(file)
-        ]
+    rows = [
+        Alias(row["id"], row["same_as"], row["how"], _changes(row["changes"]), row["may_differ"])
+        for row in rows_beside(__file__, "aliases.csv")
+    ]
     return {row.id.lower(): row for row in rows}
 
 

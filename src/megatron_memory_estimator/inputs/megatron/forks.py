@@ -6,8 +6,6 @@ alibaba/Pai-Megatron-Patch and other forks of NVIDIA/Megatron-LM, and that of it
 
 from __future__ import annotations
 
-import csv
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from typing import NamedTuple, cast, get_args
 
 from ...job.assumption import Sign, Uncounted, bound
 from ...job.layout import SHORT
+from ...tables import rows_beside
 from ...wording import dashed, shown
 from ..file_keys import names_files
 from ..questions import Question
@@ -61,10 +60,8 @@ class ForkArgument(NamedTuple):
 @lru_cache(maxsize=1)
 def fork_arguments() -> dict[str, ForkArgument]:
     """Arguments that Megatron-LM does not have, by name."""
-    with open(os.path.join(os.path.dirname(__file__), "fork_arguments.csv"), encoding="ascii") as file:
-        rows = csv.reader(file)
-        next(rows)
-        return {flag: ForkArgument(flag, *rest) for flag, *rest in rows}
+    rows = (tuple(row.values()) for row in rows_beside(__file__, "fork_arguments.csv"))
+    return {flag: ForkArgument(flag, *rest) for flag, *rest in rows}
 
 
 TOPICS = re.compile(

@@ -5,11 +5,11 @@ Source: Megatron-LM `megatron/training/arguments.py`.
 
 from __future__ import annotations
 
-import csv
 import json
-import os
 from functools import lru_cache
 from typing import Any, NamedTuple
+
+from ...tables import rows_beside
 
 
 class Argument(NamedTuple):
@@ -31,11 +31,9 @@ class Argument(NamedTuple):
 @lru_cache(maxsize=1)
 def arguments() -> tuple[dict[str, Argument], dict[str, Argument]]:
     """All arguments by flag and by destination (underscored)."""
-    with open(os.path.join(os.path.dirname(__file__), "arguments.csv"), encoding="ascii") as file:
-        text = file.read()
     by_flag: dict[str, Argument] = {}
     by_dest: dict[str, Argument] = {}
-    for row in csv.DictReader(text.splitlines()):
+    for row in rows_beside(__file__, "arguments.csv"):
         found = Argument(
             row["flag"], row["dest"], row["kind"], row["type"], row["nargs"], json.loads(row["default"]), row["class"], row["since"]
         )  # fmt: skip

@@ -6,10 +6,8 @@ for each variant of the job. `published.csv` has the sets of Megatron-Bridge's r
 
 from __future__ import annotations
 
-import csv
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...errors import ConfigError
@@ -17,6 +15,7 @@ from ...job.settings import nearest
 from ...job.training_job import TrainingJob, with_settings
 from ...legality.experts import fusible
 from ...states.optimizers import OPTIMIZERS
+from ...tables import rows_beside
 from .choices import precision_of, precision_settings
 
 Settings = dict[str, Any]
@@ -259,10 +258,8 @@ class Published(NamedTuple):
 @functools.cache
 def published() -> tuple[Published, ...]:
     """The rows of published.csv."""
-    with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as lines:
-        return tuple(
-            Published(*(tuple(row[name].split()) for name in Published._fields)) for row in csv.DictReader(lines)
-        )
+    rows = rows_beside(__file__, "published.csv")
+    return tuple(Published(*(tuple(row[name].split()) for name in Published._fields)) for row in rows)
 
 
 def kind_of(job: TrainingJob) -> str:
