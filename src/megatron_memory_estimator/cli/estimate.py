@@ -134,9 +134,9 @@ def print_answer(job: TrainingJob, lines: list[str], document: dict[str, Any], *
         print_json(document)
         return
     from ..report.text import print_warnings
-    from .console import console
+    from .console import page
 
-    terminal = console()
+    terminal = page()
     for line in lines:
         terminal.print(line, highlight=False, markup=False)
     print_warnings(job, terminal)
@@ -181,15 +181,15 @@ def print_least(job: TrainingJob) -> None:
     """The layout that needs least on the GPUs of a run that has no layout, beside data parallelism alone."""
     from ..planner.card import on_its_gpus
     from ..report.card import least_lines
-    from .console import console
+    from .console import page
 
     with trying() as progress:
         try:
             found = on_its_gpus(job, progress)
         except EstimatorError:  # the estimate above is the answer
             return
-    for line in least_lines(found, same_run(), console().width):
-        console().print(line, highlight=False, markup=False, soft_wrap=line.startswith(("Next:", "    ")))
+    for line in least_lines(found, same_run(), page().width):
+        page().print(line, highlight=False, markup=False, soft_wrap=line.startswith(("Next:", "    ")))
 
 
 @contextmanager
