@@ -8,7 +8,7 @@ every row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, lru_cache
 
 from ..job.model import Model
 from ..job.settings import Owner
@@ -230,15 +230,26 @@ def kinds_of(layer: str) -> tuple[Kind, ...]:
 
 def kinds_in(layers: Iterable[str]) -> frozenset[Kind]:
     """The kinds of several layers."""
+    return _kinds_in(layers if isinstance(layers, tuple | frozenset) else tuple(layers))
+
+
+@lru_cache(maxsize=1024)
+def _kinds_in(layers: Iterable[str]) -> frozenset[Kind]:
     return frozenset(kind for layer in frozenset(layers) for kind in kinds_of(layer))
 
 
 def shapes_of(model: Model) -> tuple[tuple[Model, frozenset[Kind]], ...]:
     """The model as its layers have it, once for each variant that a layer is, with the kinds of those layers."""
+    return tuple((model.variant(name), kinds) for name, kinds in _by_variant(model.every_kind))
+
+
+@lru_cache(maxsize=256)
+def _by_variant(layers: tuple[str, ...]) -> tuple[tuple[str, frozenset[Kind]], ...]:
+    """The kinds of the layers of each variant."""
     found: dict[str, set[str]] = {}
-    for layer in model.every_kind:
+    for layer in layers:
         found.setdefault(variant_of(layer), set()).add(layer)
-    return tuple((model.variant(name), kinds_in(layers)) for name, layers in found.items())
+    return tuple((name, kinds_in(some)) for name, some in found.items())
 
 
 def rules_of(model: Model) -> tuple[Rule, ...]:

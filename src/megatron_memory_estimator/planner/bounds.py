@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
+from functools import cached_property, reduce
+from operator import getitem
 from typing import Any, NamedTuple
 
 from ..device.reserved import built_high, loaded_high, unused_bytes
@@ -90,12 +91,15 @@ class Matrix:
 
     def table(self, *, arrays: bool) -> Any:
         """[row, column] of counts: an array, or lists."""
-        found = [[float(row.get(key, 0)) for key in self.columns] for row in self.rows]
         if not arrays:
-            return found
+            return [[float(row.get(key, 0)) for key in self.columns] for row in self.rows]
         import numpy as np
 
-        return np.array(found).reshape(len(found), len(self.columns))
+        found = np.zeros((len(self.rows), len(self.columns)))
+        at = [(number, self.columns[key]) for number, row in enumerate(self.rows) for key in row]
+        if at:
+            found[tuple(np.array(at).T)] = [count for row in self.rows for count in row.values()]
+        return found
 
 
 Covered = tuple[str | None, int]
@@ -301,6 +305,63 @@ class Passes(NamedTuple):
     step: Any
 
 
+class Columns:
+    """Figures of units: a row of `values` for each, and `at`, the column of every cell."""
+
+    def __init__(self, values: Any, at: Any) -> None:
+        self.values, self.at = values, at
+
+    def and_also(self, other: Columns) -> Columns:
+        """The sums of two figures of each unit."""
+        return Columns(self.values + other.values, self.at)
+
+    @cached_property
+    def of_cells(self) -> Any:
+        """[cell, unit]."""
+        return self.values.T[self.at]
+
+
+class Rows:
+    """Counts of units: a row of `table` for each different stage, and `at`, the row of every cell.
+
+    Cells are many, stages and degrees few: figures are weighed for all pairs of these, where they are fewer than the cells.
+    """
+
+    def __init__(self, table: Any, rows: Any) -> None:
+        import numpy as np
+
+        different, self.at = np.unique(rows, return_inverse=True)
+        self.table = table[different]
+
+    @cached_property
+    def of_cells(self) -> Any:
+        """[cell, unit]."""
+        return self.table[self.at]
+
+    def weighed(self, figures: Columns) -> Any:
+        """Of every cell the sum of the figures, each so many times."""
+        import numpy as np
+
+        if len(self.table) * figures.values.shape[1] <= PAIRS * len(self.at):
+            return (self.table @ figures.values)[self.at, figures.at]
+        return np.einsum("nk,nk->n", self.of_cells, figures.of_cells)
+
+    def most(self, figures: Columns) -> Any:
+        """Of every cell the largest of the figures of units that it has."""
+        import numpy as np
+
+        if len(self.table) * figures.values.shape[1] > PAIRS * len(self.at):
+            return ((self.of_cells > 0) * figures.of_cells).max(axis=1)
+        found = np.zeros((len(self.table), figures.values.shape[1]))
+        for held, values in zip(self.table.T > 0, figures.values, strict=True):
+            found[held] = np.maximum(found[held], values)
+        return found[self.at, figures.at]
+
+
+PAIRS = 2
+"""So many times as many pairs as cells are still sooner weighed."""
+
+
 class Bounds:
     """The bounds of some cells of one structure and style: of all at once as arrays, or of a single one."""
 
@@ -350,7 +411,8 @@ class Bounds:
     def _counts(self, name: Any, table: Any, rows: Sequence[Any]) -> list[Any]:
         """[place] of how many of each unit the cells have; found once."""
         if name not in self._weights:
-            self._weights[name] = [table[at] for at in rows]
+            made = Rows if self.arrays else getitem
+            self._weights[name] = [made(table, at) for at in rows]
         return self._weights[name]
 
     def _figures(self, table: Sequence[Any]) -> Any:
@@ -359,15 +421,13 @@ class Bounds:
             return table
         import numpy as np
 
-        return np.array(table).T[self.flat]
+        return Columns(np.array(table, dtype=float), self.flat)
 
     def _weighed(self, counts: Any, figures: Any) -> Any:
         """The figures of units, each so many times."""
-        if not self.arrays:
-            return sum([count * one for count, one in zip(counts, figures, strict=True) if count])
-        import numpy as np
-
-        return np.einsum("nk,nk->n", counts, figures)
+        if self.arrays:
+            return counts.weighed(figures)
+        return sum([count * one for count, one in zip(counts, figures, strict=True) if count])
 
     def _replicas(self, values: Sequence[Any]) -> Any:
         """The value of each cell's replicas, at its degrees."""
@@ -379,12 +439,13 @@ class Bounds:
 
     def _at_replicas(self, table: Sequence[Any]) -> Any:
         """The figures of pieces at the replicas of each cell."""
-        found = [self._replicas(of_piece) for of_piece in table]
         if not self.arrays:
-            return found
+            return [self._replicas(of_piece) for of_piece in table]
         import numpy as np
 
-        return np.array(found).T
+        values = np.array(table, dtype=float)
+        pieces, _, points = values.shape
+        return Columns(values.reshape(pieces, -1), self.replica * points + self.flat)
 
     def passes(self, training: Training, cell: int) -> float:
         """Seconds of all passes of a cell's step, from its schedule event by event."""
@@ -459,7 +520,9 @@ class Bounds:
         timed = self.pipelines.timed(training)
         ahead, behind = self.pieces.times(declarer, timed.keys)
         ahead, behind = self._figures(ahead), self._figures(behind)
-        both = ahead + behind if self.arrays else [one + other for one, other in zip(ahead, behind, strict=True)]
+        both = (
+            ahead.and_also(behind) if self.arrays else [one + other for one, other in zip(ahead, behind, strict=True)]
+        )
         alone, several = (self._replicas(self.pieces.sends(training, n)) / n for n in (1, 2))
         sends = chosen(self.chunks > 1, several * self.chunks, alone)
         work = self._counts((id(timed), "work"), timed.work, self.rows)
@@ -492,7 +555,7 @@ class Bounds:
         found = []
         for counts in self._counts("state", self.pipelines.state, self.rows):
             if self.arrays:
-                most = ((counts > 0) * once).max(axis=1)
+                most = counts.most(once)
             else:
                 most = max((one for count, one in zip(counts, once, strict=True) if count), default=0.0)
             found.append(most + self._weighed(counts, each))

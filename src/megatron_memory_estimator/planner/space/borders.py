@@ -267,10 +267,16 @@ def _changed(
     """The busiest rank and the heaviest chunk of each row, in a proportion, when the work of some chunks has changed."""
     ranks, most = list(sums), list(heaviest)
     squares = 0.0
+    again = set[int]()
     for at, load in moved.items():
-        ranks[at % pp] += load - loads[at]
-        squares += load * load - loads[at] * loads[at]
-    for row in {at // pp for at in moved}:
+        row, before = at // pp, loads[at]
+        ranks[at % pp] += load - before
+        squares += load * load - before * before
+        if before == heaviest[row] and load < before:
+            again.add(row)
+        elif load > most[row]:
+            most[row] = load
+    for row in again:  # what was heaviest is not any more
         most[row] = max([moved.get(at, loads[at]) for at in range(row * pp, row * pp + pp)])
     return (1 - rows) * max(ranks) + rows * total(most), squares
 
