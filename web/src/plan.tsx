@@ -86,6 +86,7 @@ const Found = ({ found }: { found: Plans }) => {
           {count(counts.legal)} legal layouts: <strong>{count(counts.too_large)}</strong> cannot fit {gib(found.limit_bytes, 1)} GiB, whatever is recomputed, {count(counts.evaluated)} were evaluated, and no other can be better;{" "}
           {count(counts.examined)} are in the space.
         </p>
+        {found.own && <p>{found.own.sentence}</p>}
         {[...found.assumptions, ...found.warnings].map((note) => <p key={note} class="quiet-text">{note}</p>)}
         <details>
           <summary>What ruled layouts out</summary>

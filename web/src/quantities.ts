@@ -422,6 +422,7 @@ export type Plans = {
   readonly plans: readonly Plan[];
   readonly tight_plans: readonly TightPlan[];
   readonly least: LeastPlan | null;
+  readonly own: OwnPlan | null;
   readonly feature_worth: readonly Worth[];
   readonly features_that_pay: readonly Worth[];
   readonly assumptions: readonly string[];
@@ -448,6 +449,17 @@ export type TightPlan = {
   readonly layout: string;
   readonly device_bytes: Bounds;
   readonly verdict: string;
+};
+
+export type OwnPlan = {
+  readonly sentence: string;
+  readonly layout: string;
+  readonly tokens_per_s_gpu: number;
+  readonly step_s: number;
+  readonly peak_allocated_bytes: number;
+  readonly device_bytes: Bounds;
+  readonly verdict: string;
+  readonly left_out: readonly string[];
 };
 
 export type LeastPlan = {

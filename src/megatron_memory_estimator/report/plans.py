@@ -15,13 +15,14 @@ from ..job.layout import SHORT
 from ..job.training_job import TrainingJob
 from ..planner.found import Found, Plan
 from ..planner.launch import bridge_overrides, bridge_sections, environment, megatron_lm
+from ..planner.own import own
 from ..planner.paying import Worth, paying, worth
 from ..planner.space.features import FEATURES
 from ..planner.whole_run import WholeRun, whole_run
 from ..throughput.certainty import Likely, likely, untimed
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
-from ..wording import counted
+from ..wording import all_of, counted
 from .document import settings_of
 from .plan_words import in_short, layout_text, optimizer_text
 from .quantities import NOTHING, Door, brief, document, gib, labelled, record, table
@@ -373,6 +374,7 @@ def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> di
         "plans": [document(PLAN, row) for row in rows],
         "tight_plans": [_apart(row) for row in apart_rows(found)],
         "least": None if least is None else _least(Row(least, limit=found.limit)),
+        "own": _own(found, rows),
         "feature_worth": [document(WORTH, one) for one in first_worth(found)],
         "features_that_pay": [document(WORTH, one) for one in first_paying(found)],
         "assumptions": list(said),
@@ -393,6 +395,28 @@ def first_paying(found: Found) -> list[Worth]:
 def _least(row: Row) -> dict[str, Any]:
     """The layout that needs least."""
     return {"device_bytes": row.verdict.device._asdict(), "layout": layout_text(row.plan)}
+
+
+def own_text(found: Found, rows: Sequence[Row]) -> str:
+    """The run that was planned beside its plans, in words; nothing for a model by its name."""
+    mine = _own(found, rows)
+    return str(mine["sentence"]) if mine else ""
+
+
+def _own(found: Found, rows: Sequence[Row]) -> dict[str, Any] | None:
+    """The run that was planned, as it came."""
+    run = own(found)
+    if run is None:
+        return None
+    row = Row(run.plan, found.efficiency, found.limit)
+    said = f"Your run ({layout_text(run.plan)}): {run.plan.tokens_per_s_gpu:,.0f} tokens/s/GPU"
+    if rows:
+        change = run.plan.tokens_per_s_gpu / rows[0].plan.tokens_per_s_gpu - 1
+        said += f", {abs(change):.1%} {'slower' if change < 0 else 'faster'} than 1"
+    if run.left_out:
+        said += f"; not searched: {all_of(run.left_out)}"
+    sentence = f"{said}; {row.verdict.word}."
+    return {"sentence": sentence, **_apart(row), "step_s": run.plan.step, "left_out": list(run.left_out)}
 
 
 def _apart(row: Row) -> dict[str, Any]:

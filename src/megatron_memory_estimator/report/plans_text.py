@@ -32,6 +32,7 @@ from .plans import (
     first_paying,
     first_worth,
     likely_text,
+    own_text,
     plan_figures,
     warnings,
 )
@@ -81,6 +82,8 @@ def _below_plans(found: Found, rows: Sequence[Row], said: Sequence[str], asked: 
         yield from wrapped(likely_text(rows[0]), width) if asked.verbose else ()
         yield from apart_lines(found, rows, width, verbose=asked.verbose)
         yield from (line for text in worth_texts(found, verbose=asked.verbose) for line in wrapped(text, width))
+    if run := own_text(found, rows):
+        yield from wrapped(run, width)
     if not asked.verbose:
         yield counts_line(found)
     yield from assumed_lines(said, verbose=asked.verbose)

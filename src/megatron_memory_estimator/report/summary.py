@@ -31,7 +31,7 @@ from .comparison import notes as notes_of_cases
 from .document import STAGE, TENSOR, VERDICT, features_text, recompute_text
 from .largest import headline as largest_of
 from .plan_words import layout_text
-from .plans import COUNTS, Row, answer, apart_rows, plan_brief, warnings
+from .plans import COUNTS, Row, answer, apart_rows, own_text, plan_brief, warnings
 from .quantities import brief, document, in_gib
 from .stage_table import folded
 from .verdict import other_gpus, verdict_text
@@ -247,6 +247,7 @@ def plan_summary(found: Found, rows: Sequence[Row], said: Sequence[str]) -> Docu
             for plan, own in zip(plans, settings, strict=True)
         ],
         "settings_of_all": common,
+        "own_run": own_text(found, rows),
         "better_but_tight": [_apart(row) for row in apart_rows(found)],
         "counts": document(COUNTS, found),
         **notes_section(said, warnings(rows)),

@@ -26,6 +26,8 @@ RECOMPUTE: dict[str, dict[str, Any]] = {
         "recompute_granularity": "selective",
         "recompute_modules": ("mla_up_proj", "mlp", "moe_act", "layernorm"),
     },
+    "mla_up_proj+mlp": {"recompute_granularity": "selective", "recompute_modules": ("mla_up_proj", "mlp")},
+    "moe": {"recompute_granularity": "selective", "recompute_modules": ("moe",)},
     "core_attn+mlp": {"recompute_granularity": "selective", "recompute_modules": ("core_attn", "mlp")},
     "moe+layernorm": {"recompute_granularity": "selective", "recompute_modules": ("moe", "layernorm")},
     "mla_up_proj+mlp+moe+layernorm": {
