@@ -28,6 +28,8 @@ from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.inputs.topics import TOPICS
 from megatron_memory_estimator.web.static import Release, archived
 
+from .helpers import FACTS
+
 SCREEN = (80, 50)
 LINES = "[Rank 0] (after 2 iterations) memory (MB) | allocated: 100 | max allocated: 120 | reserved: 1\n"
 
@@ -105,6 +107,7 @@ def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "configs").mkdir()
     (tmp_path / "config.json").write_text(json.dumps(entries()["Qwen/Qwen3-8B"]["config"]))
     (tmp_path / "train.log").write_text(LINES)
+    (tmp_path / "snapshot.pickle").write_bytes((FACTS / "snapshots" / "torch_2_10.pickle.gz").read_bytes())
     scripts = Path(__file__).parent / "launch_scripts"
     shutil.copy(scripts / "llama8b_04_defaults_arithmetic.sh", tmp_path / "run.sh")
     monkeypatch.chdir(tmp_path)

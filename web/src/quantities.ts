@@ -643,3 +643,63 @@ export type Lengths = {
   readonly assumptions: readonly string[];
   readonly warnings: readonly string[];
 };
+
+export type Snapshot = {
+  readonly schema: string;
+  readonly sentence: string;
+  readonly device: number;
+  readonly moment: string;
+  readonly requested_bytes: number;
+  readonly peak_requested_bytes: number;
+  readonly requested_at_start_bytes: number;
+  readonly whole: boolean;
+  readonly events: number;
+  readonly reserved_bytes: number;
+  readonly allocated_bytes: number;
+  readonly pending_bytes: number;
+  readonly largest_hole_bytes: number;
+  readonly parts: Readonly<Record<string, number>>;
+  readonly named: number;
+  readonly groups: readonly SnapshotGroup[];
+  readonly pools: readonly SnapshotPool[];
+  readonly steps: readonly SnapshotStep[];
+  readonly grown: readonly SnapshotGroup[];
+  readonly in_the_way: readonly SnapshotGroup[];
+  readonly oom: SnapshotOom | null;
+  readonly notes: readonly string[];
+};
+
+export type SnapshotGroup = {
+  readonly part: string;
+  readonly tensor: string;
+  readonly blocks: number;
+  readonly bytes: number;
+  readonly largest_bytes: number;
+  readonly file: string;
+  readonly line: number;
+  readonly function: string;
+};
+
+export type SnapshotPool = {
+  readonly pool: readonly number[];
+  readonly stream: number;
+  readonly kind: string;
+  readonly reserved_bytes: number;
+  readonly allocated_bytes: number;
+  readonly largest_hole_bytes: number;
+};
+
+export type SnapshotStep = {
+  readonly peak_bytes: number;
+  readonly end_bytes: number;
+};
+
+export type SnapshotOom = {
+  readonly asked_bytes: number;
+  readonly free_bytes: number;
+  readonly unused_bytes: number;
+  readonly largest_hole_bytes: number;
+  readonly private_bytes: number;
+  readonly missing_bytes: number;
+  readonly fragmented: boolean;
+};

@@ -47,6 +47,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "validate",
         "validate --log train.log run.sh",
     ),
+    "snapshot": (
+        "snapshot snapshot.pickle",
+        "snapshot snapshot.pickle --at end --top 30",
+        "snapshot snapshot.pickle --json",
+    ),
     "serve": (
         "serve --open",
         "serve --port 0 --allow-hub",

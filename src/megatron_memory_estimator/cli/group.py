@@ -27,6 +27,7 @@ VERBS = {
     "compare": "several models, files and layouts side by side",
     "models": "the bundled models, or the parameters of one model",
     "validate": "measured runs beside their estimates",
+    "snapshot": "what a memory snapshot of torch says: who made what was alive",
     "serve": "the page in a browser, and its API, on this machine",
     "site": "the page as a folder for any file host, the library inside",
     "mcp": "estimate, plan, advise and the others as an MCP server",

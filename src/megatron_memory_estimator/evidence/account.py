@@ -1,0 +1,219 @@
+"""An account of a snapshot: what was alive at a moment, who made it, what torch held and could not give, and why memory ran out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
+
+from ..dataclass import dataclass
+from .alive import START, Alive, Replay
+from .naming import Names, Site
+from .snapshot import ACTIVE, ALLOC, FREE, PENDING, Segment, Snapshot
+
+Moment = Literal["peak", "oom", "end"]
+BUFFERS = "param buffer or grad buffer of DDP"
+STEP = "Optimizer.step#"
+"""What begins the name of an annotation around an optimizer step (torch 2.5 and later)."""
+
+
+class Group(NamedTuple):
+    """Tensors that one line asked for: how many, their bytes, and the largest of them."""
+
+    site: Site
+    blocks: int
+    nbytes: int
+    largest: int
+
+
+class PoolUse(NamedTuple):
+    """Segments that serve each other: of a pool, a stream, and a kind of size."""
+
+    pool: tuple[int, int]
+    stream: int
+    kind: str
+    reserved: int
+    allocated: int
+    hole: int
+    """The largest block that nothing is in."""
+
+    @property
+    def private(self) -> bool:
+        """Whether it is of a CUDA graph or another pool of its own."""
+        return self.pool != (0, 0)
+
+    @property
+    def unused(self) -> int:
+        """Bytes that torch holds and nothing is in."""
+        return self.reserved - self.allocated
+
+
+class Step(NamedTuple):
+    """A step between two optimizer steps: its most bytes, and those behind it."""
+
+    peak: int
+    end: int
+
+
+class OutOfMemory(NamedTuple):
+    """A request that was not served: what was asked for, what was free on the device, and inside torch."""
+
+    asked: int
+    free: int
+    unused: int
+    hole: int
+    """The largest block of the shared pools that nothing is in."""
+    private: int
+    """Bytes that nothing is in, of private pools: they serve no other request."""
+
+    @property
+    def missing(self) -> int:
+        """Bytes that are missing even without any fragmentation; 0 where all that is free together would do."""
+        return max(self.asked - self.free - self.unused, 0)
+
+    @property
+    def fragmented(self) -> bool:
+        """Whether what is free together would serve it, and no part of it does."""
+        return not self.missing and self.asked > max(self.free, self.hole)
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a snapshot says."""
+
+    snapshot: Snapshot
+    replay: Replay
+    moment: Moment
+    nbytes: int
+    """Bytes that were alive at the moment, as asked for."""
+    groups: tuple[Group, ...]
+    """Who made them, most bytes first."""
+    pools: tuple[PoolUse, ...]
+    steps: tuple[Step, ...]
+    grown: tuple[Group, ...]
+    """What the last step kept more than the one before it, most bytes first."""
+    in_the_way: tuple[Group, ...]
+    """Tensors in segments that are half empty, most bytes first."""
+    oom: OutOfMemory | None
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes by part, most first."""
+        found: dict[str, int] = {}
+        for group in self.groups:
+            found[group.site.part] = found.get(group.site.part, 0) + group.nbytes
+        return dict(sorted(found.items(), key=lambda one: -one[1]))
+
+    @property
+    def named(self) -> float:
+        """The share of the bytes whose tensors are known."""
+        known = sum(group.nbytes for group in self.groups if group.site.part not in ("unknown", "not ours"))
+        return known / self.nbytes if self.nbytes else 1.0
+
+    @property
+    def whole(self) -> bool:
+        """Whether the trace begins with nothing alive, so that its peak is the run's."""
+        return self.replay.start == 0 and bool(self.snapshot.events)
+
+
+def account(snapshot: Snapshot, moment: Moment | None = None) -> Account:
+    """What a snapshot says of a moment: without one, of its last OOM, or of the peak of its trace."""
+    replay, names = Replay(snapshot), Names()
+    last = len(snapshot.events) - 1
+    moment = moment or ("oom" if replay.oom is not None else "peak" if snapshot.events else "end")
+    alive = list(replay.alive(replay.peak_at if moment == "peak" else last))
+    pools = tuple(_pools(snapshot))
+    private = sum(one.unused for one in pools if one.private)
+    shared = [one for one in pools if not one.private]
+    oom = None
+    if replay.oom is not None:
+        unused, hole = sum(one.unused for one in shared), max((one.hole for one in shared), default=0)
+        oom = OutOfMemory(replay.oom.size, replay.oom.free, unused, hole, private)
+    steps, ends = _steps(replay)
+    grown = _grown(replay, names, ends[-2], ends[-1]) if len(ends) > 1 else ()
+    groups = tuple(_told_apart(_groups(alive, names)))
+    in_the_way = tuple(_in_the_way(snapshot, names))
+    nbytes = sum(one.nbytes for one in alive)
+    return Account(snapshot, replay, moment, nbytes, groups, pools, steps, grown, in_the_way, oom)
+
+
+def _groups(alive: Iterable[Alive], names: Names) -> list[Group]:
+    found: dict[Site, list[int]] = {}
+    for one in alive:
+        found.setdefault(names.of(one.frames), []).append(one.nbytes)
+    groups = [Group(site, len(sizes), sum(sizes), max(sizes)) for site, sizes in found.items()]
+    return sorted(groups, key=lambda group: (-group.nbytes, group.site))
+
+
+def _told_apart(groups: list[Group]) -> Iterator[Group]:
+    """Parameters and gradients of DDP, which one function allocates: parameters on the line above (`param_and_grad_buffer.py`)."""
+    lines = sorted(group.site.line for group in groups if group.site.tensor == BUFFERS)
+    for group in groups:
+        if group.site.tensor == BUFFERS and len(lines) == 2:
+            weights = group.site.line == lines[0]
+            part, tensor = ("weights", "param buffer of DDP") if weights else ("gradients", "grad buffer of DDP")
+            group = group._replace(site=group.site._replace(part=part, tensor=tensor))
+        yield group
+
+
+def _pools(snapshot: Snapshot) -> Iterator[PoolUse]:
+    found: dict[tuple[tuple[int, int], int, str], list[Segment]] = {}
+    for segment in snapshot.segments:
+        found.setdefault((segment.pool, segment.stream, segment.kind), []).append(segment)
+    for (pool, stream, kind), segments in sorted(found.items()):
+        blocks = [block for segment in segments for block in segment.blocks]
+        used = [block.size for block in blocks if block.state in (ACTIVE, *PENDING)]
+        hole = max((block.size for block in blocks if block.state not in (ACTIVE, *PENDING)), default=0)
+        yield PoolUse(pool, stream, kind, sum(segment.size for segment in segments), sum(used), hole)
+
+
+def _in_the_way(snapshot: Snapshot, names: Names) -> list[Group]:
+    """Tensors at the dump in segments that are half empty: what keeps the rest from the driver, and from larger requests."""
+    alive = []
+    for segment in snapshot.segments:
+        held = [block for block in segment.blocks if block.state in (ACTIVE, *PENDING)]
+        if held and 2 * sum(block.size for block in held) <= segment.size and not segment.private:
+            alive += [Alive(block.requested, block.frames, START) for block in held]
+    return _groups(alive, names)
+
+
+def _steps(replay: Replay) -> tuple[tuple[Step, ...], list[int]]:
+    """Steps of a trace, each to the end of its optimizer step, and the last event of each."""
+    ends = [time for name, stage, time in replay.snapshot.marks if name.startswith(STEP) and stage == "END"]
+    steps: list[Step] = []
+    places: list[int] = []
+    now = peak = replay.start
+    at = 0
+    for end in ends:
+        while at < len(replay.events) and replay.events[at].time <= end:
+            event = replay.events[at]
+            now += event.size if event.action == ALLOC else -event.size if event.action == FREE else 0
+            peak = max(peak, now)
+            at += 1
+        if at and (not places or at - 1 > places[-1]):
+            steps.append(Step(peak, now))
+            places.append(at - 1)
+            peak = now
+    return tuple(steps), places
+
+
+def _grown(replay: Replay, names: Names, before: int, behind: int) -> tuple[Group, ...]:
+    """What was made between two moments and is alive at the later one, where that is more than what went."""
+    then = {group.site: group for group in _groups(replay.alive(before), names)}
+    found = []
+    for group in _groups(replay.alive(behind), names):
+        old = then.get(group.site)
+        more = group.nbytes - (old.nbytes if old else 0)
+        if more > 0:
+            found.append(Group(group.site, group.blocks - (old.blocks if old else 0), more, group.largest))
+    return tuple(sorted(found, key=lambda group: -group.nbytes))
+
+
+def lines(found: Account, top: int) -> tuple[tuple[Group, ...], Group | None]:
+    """The groups with most bytes, and all others as one."""
+    shown, rest = found.groups[:top], found.groups[top:]
+    if not rest:
+        return shown, None
+    site = Site("", f"{len(rest)} others", "", 0, "")
+    return shown, Group(
+        site, sum(one.blocks for one in rest), sum(one.nbytes for one in rest), max(one.largest for one in rest)
+    )
