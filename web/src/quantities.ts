@@ -667,6 +667,28 @@ export type Snapshot = {
   readonly in_the_way: readonly SnapshotGroup[];
   readonly oom: SnapshotOom | null;
   readonly notes: readonly string[];
+  readonly beside: SnapshotBeside | null;
+};
+
+export type SnapshotBeside = {
+  readonly sentence: string;
+  readonly pp_rank: number;
+  readonly moment: string;
+  readonly predicted_bytes: number;
+  readonly agreed_bytes: number;
+  readonly explained: number;
+  readonly only_seen: readonly SnapshotLeft[];
+  readonly only_predicted: readonly SnapshotLeft[];
+  readonly hints: readonly string[];
+  readonly settings: Settings;
+};
+
+export type SnapshotLeft = {
+  readonly part: string;
+  readonly tensor: string;
+  readonly where: string;
+  readonly blocks: number;
+  readonly bytes: number;
 };
 
 export type SnapshotGroup = {

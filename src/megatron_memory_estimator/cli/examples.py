@@ -49,6 +49,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "snapshot": (
         "snapshot snapshot.pickle",
+        "snapshot snapshot.pickle run.sh",
         "snapshot snapshot.pickle --at end --top 30",
         "snapshot snapshot.pickle --json",
     ),

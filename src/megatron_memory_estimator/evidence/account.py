@@ -17,12 +17,13 @@ STEP = "Optimizer.step#"
 
 
 class Group(NamedTuple):
-    """Tensors that one line asked for: how many, their bytes, and the largest of them."""
+    """Tensors that one line asked for: how many, their bytes, the largest of them, and the bytes of each."""
 
     site: Site
     blocks: int
     nbytes: int
     largest: int
+    sizes: tuple[int, ...] = ()
 
 
 class PoolUse(NamedTuple):
@@ -140,7 +141,7 @@ def _groups(alive: Iterable[Alive], names: Names) -> list[Group]:
     found: dict[Site, list[int]] = {}
     for one in alive:
         found.setdefault(names.of(one.frames), []).append(one.nbytes)
-    groups = [Group(site, len(sizes), sum(sizes), max(sizes)) for site, sizes in found.items()]
+    groups = [Group(site, len(sizes), sum(sizes), max(sizes), tuple(sizes)) for site, sizes in found.items()]
     return sorted(groups, key=lambda group: (-group.nbytes, group.site))
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..estimator import estimate
 from ..evidence.account import Account, Group, OutOfMemory, lines
-from ..wording import all_of, counted
+from ..evidence.beside import Beside, Closer, beside, closer
+from ..job.training_job import TrainingJob
+from ..wording import all_of, counted, dashed
 from .markup import escape
 from .quantities import document, gib, table
 
@@ -111,9 +114,103 @@ def notes(found: Account) -> list[str]:
     return said
 
 
+class Ran(NamedTuple):
+    """A snapshot's account beside the run that made it."""
+
+    found: Account
+    job: TrainingJob
+    stages: int
+    beside: Beside
+    closer: Closer | None
+
+    @property
+    def sentence(self) -> str:
+        """How much of the snapshot are tensors of the run."""
+        one = self.beside
+        return (
+            f"The run explains {one.explained:.1%} of {gib(one.seen)} GiB (stage {one.pp_rank} of {self.stages}, {one.moment}, "
+            f"{gib(one.predicted)} GiB predicted); {gib(one.seen - one.agreed)} GiB are in the snapshot alone, "
+            f"{gib(one.predicted - one.agreed)} GiB in the prediction alone."
+        )
+
+    @property
+    def hints(self) -> list[str]:
+        """What would explain what is left."""
+        return list(_hints(self))
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The same as values."""
+        one = self.beside
+        return {
+            "sentence": self.sentence, "pp_rank": one.pp_rank, "moment": one.moment, "predicted_bytes": one.predicted,
+            "agreed_bytes": one.agreed, "explained": one.explained, "only_seen": [document(LEFT, left) for left in one.only_seen],
+            "only_predicted": [document(LEFT, left) for left in one.only_predicted], "hints": self.hints,
+            "settings": dict(self.closer.settings) if self.closer else {},
+        }  # fmt: skip
+
+
+def ran(found: Account, job: TrainingJob) -> Ran:
+    """A snapshot's account beside its run. Raises as `estimate`."""
+    run = estimate(job)
+    now = beside(found, run)
+    return Ran(found, job, len(run.stages), now, closer(found, job, now))
+
+
+def _hints(one: Ran) -> Iterator[str]:
+    ratio, again = one.beside.ratio, one.beside.again
+    if ratio is not None:
+        times, nbytes = ratio
+        kept = [left for left in one.beside.only_predicted if left.part == "activations"]
+        of_experts = sum(left.nbytes for left in kept if ".experts." in left.tensor)
+        rows = 2 * of_experts > sum(left.nbytes for left in kept)
+        what = "the experts of this rank got so many times the rows (--router-imbalance)" if rows else (
+            "the microbatch had so many times the tokens: another length, padding, or packed rows"
+        )  # fmt: skip
+        yield f"{gib(nbytes)} GiB of what is left are {times:.3g} times tensors of the run: {what}"
+    elif one.closer is None and again > max((one.beside.seen - one.beside.agreed) / 2, LITTLE):
+        yield f"{gib(again)} GiB of what is left are tensors of the run once more: another microbatch is in flight, or they are kept twice"
+    if one.closer is not None:
+        there = one.closer.beside
+        less = gib(one.beside.apart - there.apart)
+        yield f"with {_options(one.closer.settings)} the run explains {there.explained:.1%}, and {less} GiB less stand apart"
+    if one.beside.asked:
+        yield f"memory ran out at {one.beside.asked}"
+
+
+def _options(settings: Mapping[str, Any]) -> str:
+    """Settings as options of the command line."""
+    words = []
+    for name, value in settings.items():
+        if isinstance(value, bool):
+            words.append(dashed(name) if value else f"--no-{dashed(name)[2:]}")
+        elif value is not None:
+            words.append(f"{dashed(name)} {','.join(value) if isinstance(value, tuple) else value}")
+    return " ".join(words) or "no recomputation"
+
+
+def ran_lines(one: Ran, top: int) -> Iterator[str]:
+    """The comparison in words, marked up."""
+    yield f"[bold]{escape(one.sentence)}[/]"
+    for hint in one.hints:
+        yield f"{hint[0].upper()}{escape(hint[1:])}."
+    for title, left in (
+        ("in the snapshot alone", one.beside.only_seen),
+        ("in the prediction alone", one.beside.only_predicted),
+    ):
+        worth = [each for each in left if each.nbytes >= LITTLE]
+        for each in worth[:top]:
+            where = f"  [dim]{escape(each.where)}[/]" if each.where else ""
+            yield f"{title}: {gib(each.nbytes)} GiB, {counted(each.blocks, 'block')}, {each.part}: {escape(each.tensor)}{where}"
+        if worth[top:]:
+            yield f"{title}: {gib(sum(each.nbytes for each in worth[top:]))} GiB in {counted(len(worth[top:]), 'more line')}"
+
+
+LEFT = table("snapshot_left")
 SNAPSHOT = table(
     "snapshot",
     {
+        "run": lambda found: None,
         "schema": lambda found: SCHEMA,
         "sentence": sentence,
         "notes": notes,
@@ -122,12 +219,12 @@ SNAPSHOT = table(
 )
 
 
-def snapshot_document(found: Account) -> dict[str, Any]:
+def snapshot_document(found: Account, run: Ran | None = None) -> dict[str, Any]:
     """Schema `megatron-memory-snapshot/1`, described in docs/reference/json.md."""
-    return document(SNAPSHOT, found)
+    return {**document(SNAPSHOT, found), "beside": run.document if run else None}
 
 
-def print_snapshot(found: Account, console: Console, top: int) -> None:
-    """The text report."""
-    for line in snapshot_lines(found, top):
+def print_snapshot(found: Account, console: Console, top: int, run: Ran | None = None) -> None:
+    """The text report, the comparison with a run first."""
+    for line in (*(ran_lines(run, top) if run else ()), *snapshot_lines(found, top)):
         console.print(line, highlight=False, soft_wrap=True)
