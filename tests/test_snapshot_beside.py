@@ -204,3 +204,18 @@ def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     main([*words, "--json", "--", *DENSE.split()])
     found = json.loads(capsys.readouterr().out)["beside"]
     assert found["explained"] > 0.9999 and found["settings"] == {} and found["only_seen"][0]["blocks"] >= 1
+
+
+def test_a_page_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One file with the same sentences and lines, and names of files escaped."""
+    path, page = tmp_path / "a<b.pickle", tmp_path / "report.html"
+    path.write_bytes(sample("mcore_dense"))
+    main(
+        ["snapshot", str(path), "--html", str(page), "--num-gpus", "1", "--", *DENSE.split(), "--no-bias-swiglu-fusion"]
+    )
+    text, lines = page.read_text(), capsys.readouterr().out.splitlines()
+    assert lines[0] in text and "a&lt;b.pickle" in text and "a<b" not in text and "<script" not in text
+    assert "layers.0-3.mlp.activation.linear half" in text and "fused_adam.py:421 _initialize_state" in text
+    with pytest.raises(SystemExit) as refused:
+        main(["snapshot", str(path), "--html", "report.txt"])
+    assert refused.value.code == 2

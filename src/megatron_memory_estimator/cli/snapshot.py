@@ -21,8 +21,12 @@ it: then what agrees, what stands alone on either side, and the setting that wou
 TOP = 12
 
 
-def callback(file: str, device: int | None, at: str | None, top: int, as_json: bool, **values: Any) -> None:
+def callback(
+    file: str, device: int | None, at: str | None, top: int, html: str | None, as_json: bool, **values: Any
+) -> None:
     """Print the account of a snapshot."""
+    if html is not None and not html.lower().endswith((".html", ".htm")):
+        raise ConfigError(f"--html {shown(html)} must end in .html")
     from ..evidence.account import account
     from ..evidence.snapshot import read_snapshot
     from ..report.snapshot import print_snapshot, ran, snapshot_document
@@ -41,6 +45,11 @@ def callback(file: str, device: int | None, at: str | None, top: int, as_json: b
         raise ConfigError(f"{shown(file)}: memory did not run out in its trace; --at peak or end")
     found = account(snapshot, at)  # type: ignore[arg-type]
     run = None if job is None else ran(found, job)
+    if html is not None:
+        from ..report.snapshot_page import snapshot_page
+        from .files import write
+
+        write(html, snapshot_page(file.rsplit("/", 1)[-1], found, run).encode(), "--html")
     if as_json:
         from .files import print_json
 
@@ -58,6 +67,7 @@ OWN: list[click.Parameter] = [
         help="the moment that is listed (default: oom where memory ran out, else peak)",
     ),
     click.Option(["--top"], type=click.IntRange(1, 10_000), default=TOP, help=f"lines that are listed (default {TOP})"),
+    click.Option(["--html"], metavar="FILE", default=None, help="also write the report as one HTML file"),
     json_option(),
 ]  # fmt: skip
 command = JobCommand(
