@@ -11,7 +11,7 @@ from .naming import Names, Site
 from .snapshot import ACTIVE, ALLOC, FREE, PENDING, Segment, Snapshot
 
 Moment = Literal["peak", "oom", "end"]
-BUFFERS = "param buffer or grad buffer of DDP"
+BUFFERS, PARAMETERS = "param buffer or grad buffer of DDP", "param buffer of DDP"
 STEP = "Optimizer.step#"
 """What begins the name of an annotation around an optimizer step (torch 2.5 and later)."""
 
@@ -151,7 +151,7 @@ def _told_apart(groups: list[Group]) -> Iterator[Group]:
     for group in groups:
         if group.site.tensor == BUFFERS and len(lines) == 2:
             weights = group.site.line == lines[0]
-            part, tensor = ("weights", "param buffer of DDP") if weights else ("gradients", "grad buffer of DDP")
+            part, tensor = ("weights", PARAMETERS) if weights else ("gradients", "grad buffer of DDP")
             group = group._replace(site=group.site._replace(part=part, tensor=tensor))
         yield group
 

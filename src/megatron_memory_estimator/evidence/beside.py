@@ -16,7 +16,7 @@ from ..estimator import Estimate, Stage, stage_of
 from ..job.training_job import TrainingJob, with_settings
 from ..rank.rank import Row
 from ..rank.rows import rows_at_peak
-from .account import Account
+from .account import PARAMETERS, Account
 from .naming import NATIVE, Site
 
 ROUNDED = 512
@@ -56,6 +56,8 @@ class Beside(NamedTuple):
     """What the left blocks are of tensors of ours, where it is the same for most of them, and their bytes."""
     again: int = 0
     """Bytes of the left blocks that are as large as tensors of ours that are there already."""
+    weights: tuple[int, int] | None = None
+    """Bytes of the param buffers of both sides, where they are not the same."""
     asked: str = ""
     """The tensor of ours that memory ran out at, where it is one."""
 
@@ -142,8 +144,8 @@ def _aligned(found: Account, pp_rank: int, moment: str, rows: list[Row]) -> Besi
     named = [size for site, sizes in rest.items() if site.part != "unknown" for size in sizes if size >= LARGE]
     return Beside(
         pp_rank, moment, whole, sum(row.nbytes for row in rows), whole - sum(map(sum, rest.values())), _sorted(left), _sorted(absent),
-        _ratio(named, [one.each for one in ours if one.part not in (*STATES, "workspace")]),
-        sum(size for size in named if _rounded(size) in known), wanted,
+        _scaled(seen, before) or _ratio(named, [one.each for one in ours if one.part not in (*STATES, "workspace")]),
+        sum(size for size in named if _rounded(size) in known), _weights(seen, before), wanted,
     )  # fmt: skip
 
 
@@ -184,6 +186,36 @@ LARGE = 2**20
 """Bytes of a block that a ratio is looked for in."""
 
 
+def _weights(seen: Sizes, pieces: list[_Piece]) -> tuple[int, int] | None:
+    """Bytes of the param buffers of both sides, where a run with other parameters on this rank was meant."""
+    theirs = sum(sum(sizes) for site, sizes in seen.items() if site.tensor == PARAMETERS)
+    mine = sum(one.each * one.copies for one in pieces if one.part == "weights")
+    return (theirs, mine) if theirs and _rounded(theirs) != _rounded(mine) else None
+
+
+MOST = 0.9
+"""Share of the bytes that are no state that one ratio must explain, to be that of the whole microbatch."""
+
+
+def _scaled(seen: Sizes, pieces: list[_Piece]) -> tuple[float, int] | None:
+    """The ratio of nearly all blocks that are no state to tensors of ours, where it is not 1, and their bytes."""
+    sizes = [
+        size for site, some in seen.items() if site.part not in (*STATES, "unknown") for size in some if size >= LARGE
+    ]
+    ours = {one.each for one in pieces if one.part not in (*STATES, "workspace") and one.each >= LARGE}
+    if not sizes or not ours:
+        return None
+
+    def covered(ratio: float) -> int:
+        there = {_rounded(round(one * ratio)) for one in ours}
+        return sum(size for size in sizes if _rounded(size) in there)
+
+    ratios = {max(sizes) / one for one in ours} - {1.0}
+    best = max(ratios, key=lambda ratio: (covered(ratio), -abs(ratio - 1)))
+    nbytes = covered(best)
+    return (best, nbytes) if nbytes >= MOST * sum(sizes) and nbytes > covered(1.0) else None
+
+
 def _ratio(seen: list[int], ours: list[int]) -> tuple[float, int] | None:
     """The ratio of left blocks to left tensors that most of their bytes have, where blocks of several sizes have it."""
     known = {size for size in ours if size >= LARGE}
@@ -218,6 +250,11 @@ OTHERS: tuple[dict[str, Any], ...] = (
         {"recompute_granularity": "selective", "recompute_modules": modules, "recompute_method": None, "recompute_num_layers": None}
         for modules in (("core_attn",), ("layernorm",), ("mlp",), ("moe_act",), ("moe",), ("mla_up_proj",), ("moe_act", "layernorm"))
     ),
+    *(
+        {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": layers, "recompute_modules": None}
+        for layers in (1, 2, 3, 4, 6, 8, 12, 16)
+    ),
+    *({"moe_token_dispatcher_type": kind} for kind in ("alltoall", "allgather", "flex")),
     *({"make_vocab_size_divisible_by": multiple} for multiple in (1, 64, 128, 256, 1024)),
     {"attention_kernel": "flash"}, {"attention_kernel": "fused"}, {"attention_kernel": "unfused"},
     {"transformer_impl": "local"}, {"transformer_impl": "transformer_engine"},
@@ -237,9 +274,14 @@ def closer(found: Account, job: TrainingJob, now: Beside) -> Closer | None:
         except EstimatorError:
             continue
         there = _stage(found, stage)
-        if there.apart < (best.beside if best else now).apart:
+        if there.apart < (best.beside if best else now).apart and there.explained > now.explained - SAME:
             best = Closer(settings, there)
-    return best if best is not None and now.apart - best.beside.apart > BETTER * now.seen else None
+    if best is None or now.apart - best.beside.apart <= BETTER * now.seen:
+        return None
+    if now.weights is not None and best.beside.weights is not None:
+        return None
+    once_more = now.again > MOST * (now.seen - now.agreed)
+    return None if once_more and best.beside.explained < 1 - SAME else best
 
 
 def told(job: TrainingJob, settings: dict[str, Any]) -> TrainingJob:

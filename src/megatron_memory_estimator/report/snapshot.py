@@ -9,6 +9,7 @@ from ..estimator import estimate
 from ..evidence.account import Account, Group, OutOfMemory, lines
 from ..evidence.beside import Beside, Closer, beside, closer
 from ..job.training_job import TrainingJob
+from ..tape.tensor import DTYPE_BYTES
 from ..wording import all_of, counted, dashed
 from .markup import escape
 from .quantities import document, gib, table
@@ -159,6 +160,12 @@ def ran(found: Account, job: TrainingJob) -> Ran:
 
 def _hints(one: Ran) -> Iterator[str]:
     ratio, again = one.beside.ratio, one.beside.again
+    if one.beside.weights is not None and one.closer is None:
+        theirs, mine = (size / DTYPE_BYTES[one.job.training.params_dtype] / 1e6 for size in one.beside.weights)
+        yield (
+            f"param buffers hold {theirs:,.2f} M parameters, those of the run {mine:,.2f} M on stage {one.beside.pp_rank}: another model, "
+            "vocabulary, stage or layout"
+        )
     if ratio is not None:
         times, nbytes = ratio
         kept = [left for left in one.beside.only_predicted if left.part == "activations"]
