@@ -18,8 +18,9 @@ import pytest
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.evidence.account import Account, account
-from megatron_memory_estimator.evidence.beside import beside, closer, told
+from megatron_memory_estimator.evidence.beside import beside, closer
 from megatron_memory_estimator.evidence.snapshot import read_snapshot
+from megatron_memory_estimator.evidence.trials import told
 from megatron_memory_estimator.report.snapshot import ran
 
 from .helpers import FACTS

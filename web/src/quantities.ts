@@ -725,3 +725,22 @@ export type SnapshotOom = {
   readonly missing_bytes: number;
   readonly fragmented: boolean;
 };
+
+export type Why = {
+  readonly schema: string;
+  readonly sentence: string;
+  readonly measured_bytes: number;
+  readonly kind: string;
+  readonly pp_rank: number;
+  readonly expected_bytes: Bounds;
+  readonly more_bytes: Value;
+  readonly others: readonly string[];
+  readonly causes: readonly WhyCause[];
+  readonly tokens: Value | null;
+};
+
+export type WhyCause = {
+  readonly says: string;
+  readonly figure_bytes: Bounds;
+  readonly check: string;
+};

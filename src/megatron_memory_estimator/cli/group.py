@@ -27,6 +27,7 @@ VERBS = {
     "compare": "several models, files and layouts side by side",
     "models": "the bundled models, or the parameters of one model",
     "validate": "measured runs beside their estimates",
+    "why": "which quantity a measured figure is, and what would make it so",
     "snapshot": "what a memory snapshot of torch says: who made what was alive",
     "serve": "the page in a browser, and its API, on this machine",
     "site": "the page as a folder for any file host, the library inside",

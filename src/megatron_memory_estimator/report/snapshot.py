@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..estimator import estimate
 from ..evidence.account import Account, Group, OutOfMemory, lines
 from ..evidence.beside import Beside, Closer, beside, closer
+from ..evidence.trials import options
 from ..job.training_job import TrainingJob
 from ..tape.tensor import DTYPE_BYTES
-from ..wording import all_of, counted, dashed
+from ..wording import all_of, counted
 from .markup import escape
 from .quantities import document, gib, table
 
@@ -180,20 +181,9 @@ def _hints(one: Ran) -> Iterator[str]:
     if one.closer is not None:
         there = one.closer.beside
         less = gib(one.beside.apart - there.apart)
-        yield f"with {_options(one.closer.settings)} the run explains {there.explained:.1%}, and {less} GiB less stand apart"
+        yield f"with {options(one.closer.settings)} the run explains {there.explained:.1%}, and {less} GiB less stand apart"
     if one.beside.asked:
         yield f"memory ran out at {one.beside.asked}"
-
-
-def _options(settings: Mapping[str, Any]) -> str:
-    """Settings as options of the command line."""
-    words = []
-    for name, value in settings.items():
-        if isinstance(value, bool):
-            words.append(dashed(name) if value else f"--no-{dashed(name)[2:]}")
-        elif value is not None:
-            words.append(f"{dashed(name)} {','.join(value) if isinstance(value, tuple) else value}")
-    return " ".join(words) or "no recomputation"
 
 
 def ran_lines(one: Ran, top: int) -> Iterator[str]:
