@@ -73,7 +73,7 @@ AXES = {"tp": "1", "cp": "1", "recompute": "none,moe_act,full"}
 @pytest.mark.parametrize("objective", ["throughput", "memory"])
 def test_tight_plans_that_are_better_than_the_first_stand_apart(objective: str) -> None:
     """They are what `--tight` ranks above the first plan that fits."""
-    job = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 16, gpu="GB200", moe_token_dispatcher_type="alltoall")
+    job = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 16, gpu="H100", moe_token_dispatcher_type="alltoall")
     found = plan(job, AXES, global_batch_size=512, objective=objective, every=True, top=1).found
     whole = plan(job, AXES, global_batch_size=512, objective=objective, every=True, top=50, tight=True).found
     first = whole.plans.index(next(one for one in whole.plans if one.needed.high <= found.limit))
@@ -87,12 +87,12 @@ def test_tight_plans_that_are_better_than_the_first_stand_apart(objective: str) 
 def test_a_search_offers_tight_plans_in_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     words = (
         "--gpu",
-        "GB200",
+        "H100",
         "--no-expandable-segments",
         "--moe-token-dispatcher-type",
         "alltoall",
         "--recompute",
-        "none,full",
+        "none,moe_act,full",
     )
     apart = document(capsys, *words)["tight_plans"]
     assert apart and all(one["verdict"] != "fits" for one in apart)
@@ -116,7 +116,7 @@ def test_short_answers_offer_them_too() -> None:
     from megatron_memory_estimator.report.plans import rows_of
     from megatron_memory_estimator.report.summary import plan_summary
 
-    job = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 16, gpu="GB200", moe_token_dispatcher_type="alltoall")
+    job = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 16, gpu="H100", moe_token_dispatcher_type="alltoall")
     found: Found = plan(job, AXES, global_batch_size=512, top=1).found
     first: Plan = found.apart[0]
     (line, *_) = plan_summary(found, rows_of(found), ())["better_but_tight"]
