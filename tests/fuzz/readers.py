@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from megatron_memory_estimator import TrainingJob
+from megatron_memory_estimator.evidence.figures import figures, out_of_memory
 from megatron_memory_estimator.inputs.hf.convert import convert
 from megatron_memory_estimator.inputs.hf.load import parse
 from megatron_memory_estimator.inputs.runs.files import job_from_file
@@ -126,8 +127,10 @@ SYMBOLS = Words((*"Etm|L*()+[],0123456789/MGDE-", "t*3|", "(t|)*9", "[0]*3", "+[
 
 
 def read_log_file(case: Any, folder: Path) -> Outcome:
-    """The memory reports of a training log."""
+    """The memory reports and figures of a training log."""
     read_log(case)
+    figures(case)
+    out_of_memory(case)
     return Outcome(True)
 
 
@@ -135,6 +138,20 @@ LOG_WORDS = Words(
     (
         "[Rank 0]",
         "memory (MB)",
+        "(after 2 iterations)",
+        "| max reserved: ",
+        "Memory-Usage when oom: {",
+        "'used_GB': 1",
+        "'allocated_GB': 2, 'reserved_GB': 3",
+        "out of memory. Tried to allocate ",
+        "2.00 GiB",
+        "index, memory.used [MiB]\n",
+        "0, 9 MiB\n",
+        "VRAM Total Used Memory (B)",
+        '"Step","a - mem-reserved-bytes"\n',
+        '{"_step": 1, "mem-max-allocated-bytes": ',
+        "memory: 1GiB(",
+        "9" * 400,
         "memory (GB)",
         "allocated:",
         "| max allocated: ",

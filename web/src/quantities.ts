@@ -599,6 +599,33 @@ export type Log = {
   readonly schema: string;
   readonly sentence: string;
   readonly ranks: readonly LogRank[];
+  readonly figures: readonly LogFigure[];
+  readonly ran_out: readonly LogOom[];
+};
+
+export type LogFigure = {
+  readonly source: string;
+  readonly quantity: string;
+  readonly peak: boolean;
+  readonly of: string;
+  readonly iteration: number | null;
+  readonly measured_bytes: number;
+  readonly pp_rank: number;
+  readonly expected_bytes: Bounds | null;
+  readonly more_bytes: Value;
+};
+
+export type LogOom = {
+  readonly rank: string;
+  readonly pp_rank: number;
+  readonly asked_bytes: number;
+  readonly allocated_bytes: number;
+  readonly unallocated_bytes: number;
+  readonly outside_bytes: number;
+  readonly others_bytes: number;
+  readonly private_bytes: number;
+  readonly capacity_bytes: number;
+  readonly expected_bytes: number;
 };
 
 export type LogRank = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,15 +13,15 @@ from .options import gpu_option, json_option
 from .verb import Verb
 
 if TYPE_CHECKING:
-    from ..estimator import Estimate
-    from ..report.log import Compared
+    from ..report.log import Log
     from ..validation.replay import Replay
     from ..validation.runs import Run
 
 HELP = """Replay measured runs and compare: the project's own table, or your own runs.
 
---against reads runs in the schema of docs/how-to/validation.md, one JSON object per line. --log reads Megatron's memory lines of a
-training log and compares them with the estimate of the same ARGUMENTS (a YAML file, a launch script, or words after --).
+--against reads runs in the schema of docs/how-to/validation.md, one JSON object per line. --log reads the memory figures of a
+training log, of nvidia-smi or of W&B and compares them with the estimate of the same ARGUMENTS (a YAML file, a launch script, or words
+after --).
 """
 
 
@@ -108,7 +107,7 @@ def explain_case(run: Run) -> None:
 
 
 def compare_log(log: str, arguments: tuple[str, ...], num_gpus: int | None, gpu: str, *, as_json: bool) -> None:
-    """The last memory report of every rank beside the estimate of its stage."""
+    """What a log says of memory beside the estimate of its run."""
     from ..estimator import estimate
     from ..inputs.text_files import read_text
     from ..report.log import compared_log, log_document
@@ -117,30 +116,34 @@ def compare_log(log: str, arguments: tuple[str, ...], num_gpus: int | None, gpu:
     if not arguments:
         raise ConfigError("--log needs the run's arguments: a YAML file, a launch script, or words after --")
     result = estimate(job_from_options({"model": arguments, "world_size": num_gpus, "gpu": gpu}))
-    rows = compared_log(read_text(log, script=True), result)
+    found = compared_log(read_text(log, script=True), result)
     if as_json:
         from .files import print_json
 
-        print_json(log_document(rows, result))
+        print_json(log_document(found))
     else:
-        print_log(rows, result)
+        print_log(found)
 
 
 LOG_COLUMNS = ("", "between steps MiB", "estimate", "error", "peak MiB", "estimate", "error", "compared with")
 
 
-def print_log(rows: Sequence[Compared], result: Estimate) -> None:
-    """The answer in a sentence, then the reports of a log and the estimates as a table."""
+FIGURE_COLUMNS = ("", "GiB", "expected", "more")
+
+
+def print_log(log: Log) -> None:
+    """The answer in a sentence, then the reports of a log and its other figures, beside the estimates, as tables."""
     from ..job.hardware import MIB
-    from ..report.log import log_lines
+    from ..report.log import figure_text, log_lines
+    from ..report.quantities import exactly, gib
     from ..report.validation import percent, print_table
     from .console import console
 
     screen = console()
-    for line in log_lines(rows, result):
+    for line in log_lines(log):
         screen.print(line, highlight=False, markup=False)
     table = []
-    for row in rows:
+    for row in log.ranks:
         cells = []
         for measured, ours in (
             (row.report.allocated_bytes, row.allocated_bytes),
@@ -149,7 +152,19 @@ def print_log(rows: Sequence[Compared], result: Estimate) -> None:
             cells += [f"{measured / MIB:.1f}", f"{ours / MIB:.1f}", percent(ours / max(measured, 1) - 1)]
         where = f"rank {row.report.rank}, stage {row.pp_rank}, iteration {row.report.iteration}"
         table.append((where, *cells, row.figure))
-    print_table(screen, LOG_COLUMNS, table)
+    if table:
+        print_table(screen, LOG_COLUMNS, table)
+    told = [
+        (
+            figure_text(one),
+            gib(one.figure.nbytes),
+            exactly(one.expected) if one.expected is not None else "-",
+            gib(one.more) if one.more else "-",
+        )
+        for one in log.figures
+    ]
+    if told:
+        print_table(screen, FIGURE_COLUMNS, told)
 
 
 command = Verb(
@@ -158,7 +173,9 @@ command = Verb(
         click.Argument(["arguments"], nargs=-1, metavar="[ARGUMENTS]"),
         click.Option(["--case"], metavar="ID", help="explain one run: its figures and every tensor of its peak"),
         click.Option(["--against"], metavar="FILE", help="your own measured runs, one JSON object per line"),
-        click.Option(["--log"], metavar="FILE", help="a training log with Megatron's memory lines"),
+        click.Option(
+            ["--log"], metavar="FILE", help="a training log, or what nvidia-smi, rocm-smi, DCGM or W&B recorded"
+        ),
         click.Option(["--num-gpus"], type=click.INT, help="GPUs of the logged run"),
         gpu_option(DEFAULT_GPU, "GPU of the logged run"),
         json_option(),

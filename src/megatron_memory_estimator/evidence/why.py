@@ -60,40 +60,45 @@ class Why(NamedTuple):
     @property
     def more(self) -> int:
         """Bytes that it is more than expected; below 0 it is less, 0 where it is expected."""
-        return _apart(self.measured, self.expected)
+        return apart(self.measured, self.expected)
 
 
 def why(job: TrainingJob, measured: int, kind: Kind | None = None) -> Why:
     """Why a run has a figure. Without its kind it is taken for the quantity that it is nearest to. Raises as `estimate`."""
     run = estimate(job)
     stage = run.peak_stage
-    near = {one: abs(_apart(measured, figure(stage, one))) for one in KINDS}
+    near = {one: abs(apart(measured, figure(stage, one))) for one in KINDS}
     nearest: Kind = min(KINDS, key=lambda one: near[one])
     taken = nearest if kind is None else kind
     expected = figure(stage, taken)
     others = tuple(one for one in KINDS if one != taken and near[one] <= NEAR * measured)
-    gap = abs(_apart(measured, expected))
+    gap = abs(apart(measured, expected))
     found: dict[tuple[int, int], Cause] = {}
     if gap > NEAR * measured:
         for cause in _causes(job, run, stage, taken):
-            if abs(_apart(measured, cause.figure)) <= HALF * gap:
+            if abs(apart(measured, cause.figure)) <= HALF * gap:
                 found.setdefault((cause.figure.low, cause.figure.high), cause)
-    causes = sorted(found.values(), key=lambda cause: abs(_apart(measured, cause.figure)))
+    causes = sorted(found.values(), key=lambda cause: abs(apart(measured, cause.figure)))
     tokens = _tokens(job, stage, taken, measured) if gap > NEAR * measured else None
     return Why(measured, taken, stage.pp_rank, expected, others, tuple(causes), tokens)
 
 
-def _apart(measured: int, expected: Range) -> int:
+def apart(measured: int, expected: Range) -> int:
+    """Bytes that a figure is outside what is expected: above 0 it is more, below less."""
     if expected.low <= measured <= expected.high:
         return 0
     return measured - (expected.high if measured > expected.high else expected.low)
 
 
-def figure(stage: Stage, kind: Kind) -> Range:
-    """What is expected of a stage."""
-    if kind == "allocated":
-        return Range(stage.peak_allocated_bytes, stage.peak_allocated_bytes)
-    return stage.reserved if kind == "reserved" else stage.device_used
+def figure(stage: Stage, kind: Kind, *, first: bool = False) -> Range:
+    """What is expected of a stage; in the `first` iteration, before moments exist, that."""
+    of = {
+        "allocated": Range(stage.peak_allocated_bytes, stage.peak_allocated_bytes),
+        "reserved": stage.reserved,
+        "nvidia-smi": stage.device_used,
+    }
+    less = stage.peak_allocated_bytes - stage.first_step_peak_allocated_bytes if first else 0
+    return Range(of[kind].low - less, of[kind].high - less)
 
 
 def _causes(job: TrainingJob, run: Estimate, stage: Stage, kind: Kind) -> Iterator[Cause]:
@@ -101,10 +106,8 @@ def _causes(job: TrainingJob, run: Estimate, stage: Stage, kind: Kind) -> Iterat
         if other is not stage:
             says = f"it is of a rank of stage {other.pp_rank}"
             yield Cause(says, figure(other, kind), "look which rank printed it: pipeline stages are outermost")
-    less = stage.peak_allocated_bytes - stage.first_step_peak_allocated_bytes
-    now = figure(stage, kind)
     yield Cause(
-        "it is of the first iteration, before moments exist", Range(now.low - less, now.high - less),
+        "it is of the first iteration, before moments exist", figure(stage, kind, first=True),
         "read the line of a later iteration",
     )  # fmt: skip
     for settings in tried(job):

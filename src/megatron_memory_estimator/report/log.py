@@ -1,4 +1,4 @@
-"""The memory lines of a training log beside the estimate of the run: how far they are apart, and what may explain it."""
+"""What a training log says of memory, beside the estimate of the run: how far they are apart, and what may explain it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from ..device.terms import Range
 from ..errors import ConfigError
-from ..estimator import Estimate, stage_of
+from ..estimator import Estimate, Stage, stage_of
+from ..evidence.figures import KIND_OF, LAST, TOOLS, Figure, OutOfMemory, figures, largest, out_of_memory
+from ..evidence.why import apart, figure
 from ..job.hardware import GIB, MIB
 from ..validation.logs import Reported, read_log
 from ..wording import counted
-from .quantities import document, table
+from .quantities import document, exactly, gib, table
 
 
 class Compared(NamedTuple):
@@ -45,6 +48,42 @@ class Compared(NamedTuple):
         return abs(self.above) / max(self.report.max_allocated_bytes, 1)
 
 
+class Told(NamedTuple):
+    """A figure of another line of the log, the stage that it is beside, and what is expected of that; None of host memory."""
+
+    figure: Figure
+    pp_rank: int
+    expected: Range | None
+
+    @property
+    def more(self) -> int:
+        """Bytes that it is more than expected; below 0 less. What is of a moment alone is never less: the peak was another moment."""
+        found = apart(self.figure.nbytes, self.expected) if self.expected is not None else 0
+        return found if self.figure.peak else max(found, 0)
+
+
+class RanOut(NamedTuple):
+    """A message of torch that memory ran out, the stage that it is beside, and what that is expected to allocate at its peak."""
+
+    message: OutOfMemory
+    pp_rank: int
+    expected: int
+
+    @property
+    def needed(self) -> int:
+        """Bytes that would have been allocated with what was asked for."""
+        return self.message.allocated + self.message.asked
+
+
+class Log(NamedTuple):
+    """What a log says of memory, beside the estimate of its run."""
+
+    result: Estimate
+    ranks: list[Compared]
+    figures: list[Told]
+    ran_out: list[RanOut]
+
+
 def compared(report: Reported, result: Estimate, pp_rank: int) -> Compared:
     """A report beside the figures of its iteration: the first step without loaded optimizer state has no moments while it runs; before
     TransformerEngine's graphs and those of whole iterations are captured nothing is kept for them."""
@@ -61,37 +100,115 @@ def compared(report: Reported, result: Estimate, pp_rank: int) -> Compared:
     return Compared(report, pp_rank, stage.steady_allocated_bytes, stage.peak_allocated_bytes, figure)
 
 
-def compared_log(text: str, result: Estimate) -> list[Compared]:
-    """The last memory report of every rank in a log beside the estimate of its stage. Raises ConfigError for a rank that the run lacks."""
-    gpus = result.job.layout.world_size
-    found = read_log(text)
-    beyond = next((report.rank for report in found if report.rank >= gpus), None)
-    if beyond is not None:
+def compared_log(text: str, result: Estimate) -> Log:
+    """The memory reports of every rank in a log (the last, and that of the first step), the most of every other figure, and what ran
+    out, each beside the estimate of its stage. Raises ConfigError for a log without figures, or for a rank that the run lacks."""
+    found = Log(
+        result,
+        [compared(one, result, _stage(result, one.rank).pp_rank) for one in read_log(text)],
+        [_told(one, result) for one in largest(figures(text))],
+        [_ran_out(one, result) for one in out_of_memory(text)],
+    )
+    if not (found.ranks or found.figures or found.ran_out):
         raise ConfigError(
-            f"the log has rank {beyond}, but the run has {counted(gpus, 'GPU')} (ranks count from 0); give --num-gpus of the logged run"
+            "the log has no memory lines such as [Rank 0] (after 2 iterations) memory (MB) | allocated: ... | max allocated: ...; "
+            "docs/how-to/validation.md lists the formats that are read"
         )
-    return [compared(report, result, report.rank // (gpus // len(result.stages))) for report in found]
+    return found
+
+
+def _stage(result: Estimate, rank: int | None) -> Stage:
+    """The stage of a rank; the fullest where the log does not say which it is."""
+    gpus = result.job.layout.world_size
+    if rank is None:
+        return result.peak_stage
+    if rank >= gpus:
+        raise ConfigError(
+            f"the log has rank {rank}, but the run has {counted(gpus, 'GPU')} (ranks count from 0); give --num-gpus of the logged run"
+        )
+    return result.stages[rank // (gpus // len(result.stages))]
+
+
+def _told(one: Figure, result: Estimate) -> Told:
+    job = result.job
+    rank = int(one.of) if one.of.isdecimal() else None
+    if one.source in TOOLS and job.layout.world_size > job.gpu.gpus_per_node:
+        rank = None  # a GPU of one of several hosts
+    stage = _stage(result, job.layout.world_size - 1 if one.of == LAST else rank)
+    kind = KIND_OF.get(one.quantity)
+    return Told(one, stage.pp_rank, figure(stage, kind, first=one.iteration == 1) if kind is not None else None)
+
+
+def _ran_out(one: OutOfMemory, result: Estimate) -> RanOut:
+    stage = _stage(result, int(one.rank) if one.rank else None)
+    return RanOut(one, stage.pp_rank, stage.peak_allocated_bytes)
 
 
 SCHEMA = "megatron-memory-log/1"
-LOG = table(
-    "log",
-    {
-        "schema": lambda _: SCHEMA,
-        "sentence": lambda both: " ".join(log_lines(*both)),
-        "ranks": lambda both: both[0],
-    },
-)
-"""Of reports beside their estimates, and the whole estimate."""
+LOG = table("log", {"schema": lambda _: SCHEMA, "sentence": lambda log: " ".join(log_lines(log))})
 
 
-def log_document(rows: Sequence[Compared], result: Estimate) -> dict[str, Any]:
+def log_document(log: Log) -> dict[str, Any]:
     """Schema `megatron-memory-log/1`; bytes are whole numbers."""
-    return document(LOG, (rows, result))
+    return document(LOG, log)
 
 
-def log_lines(rows: Sequence[Compared], result: Estimate) -> Iterator[str]:
-    """How far the measured peak is from the estimate where it is farthest, and the tensors whose bytes are nearest to that."""
+def log_lines(log: Log) -> Iterator[str]:
+    """What ran out; how far the measured peaks are from the estimate where they are farthest, and what may explain it."""
+    for one in log.ran_out:
+        yield from _out_lines(one)
+    if log.ranks:
+        yield from _rank_lines(log.ranks, log.result)
+    elif log.figures:
+        yield _figure_line(log.figures)
+
+
+def _out_lines(one: RanOut) -> Iterator[str]:
+    message = one.message
+    if not message.allocated:
+        yield (
+            f"Rank {message.rank} ran out of memory: it asked for {gib(message.asked)} GiB with {gib(message.free)} free of "
+            f"{gib(message.capacity)}; {gib(one.expected)} GiB are expected to be allocated at the peak of stage {one.pp_rank}."
+        )
+        return
+    who = f"Rank {message.rank}" if message.rank else "A rank"
+    parts = (
+        (message.unallocated, "reserved and free"),
+        (message.outside, "of the process outside torch"),
+        (message.others, "of other processes"),
+    )
+    beside = "".join(f", {gib(size)} {what}" for size, what in parts if size)
+    yield (
+        f"{who} ran out of memory: it asked for {gib(message.asked)} GiB with {gib(message.allocated)} allocated{beside}, on "
+        f"{gib(message.capacity)}."
+    )
+    side = "more than" if one.needed > one.expected else "within"
+    yield (
+        f"That is {gib(one.needed)} GiB allocated, {side} the {gib(one.expected)} GiB expected at the peak of stage {one.pp_rank}."
+    )
+
+
+def figure_text(one: Told) -> str:
+    """Which figure it is, of whom, and when."""
+    figure = one.figure
+    whose = {"": "", LAST: ", last rank"}.get(figure.of, f", {'GPU' if figure.source in TOOLS else 'rank'} {figure.of}")
+    when = f", iteration {figure.iteration}" if figure.iteration is not None else ""
+    return f"{figure.source}: {'peak' if figure.peak else 'now'} {figure.quantity}{whose}{when}"
+
+
+def _figure_line(found: Sequence[Told]) -> str:
+    worst = max(found, key=lambda one: abs(one.more))
+    if not worst.more:
+        return "Every figure is within what is expected of its stage (figures of a moment are lower bounds)."
+    side, expected = "above" if worst.more > 0 else "below", worst.expected or Range(0, 0)
+    measured = gib(worst.figure.nbytes)
+    return (
+        f"{figure_text(worst)} is {measured} GiB, {gib(abs(worst.more))} {side} the {exactly(expected)} GiB expected of stage "
+        f"{worst.pp_rank}: megatron-memory why --measured {measured}GiB says what may explain it."
+    )
+
+
+def _rank_lines(rows: Sequence[Compared], result: Estimate) -> Iterator[str]:
     from ..callback import NOTABLE, explained
 
     worst = max(rows, key=lambda row: row.share)

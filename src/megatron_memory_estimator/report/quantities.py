@@ -199,6 +199,11 @@ def gib(nbytes: int, digits: int = 2) -> str:
     return f"{nbytes / GIB:.{digits}f}"
 
 
+def exactly(value: Range) -> str:
+    """A range in GiB, one figure where both ends are the same: `71.20 to 76.03`, `71.20`."""
+    return gib(value.low) if value.low == value.high else f"{gib(value.low)} to {gib(value.high)}"
+
+
 def in_gib(nbytes: int) -> float:
     """Bytes in GiB, rounded as they are printed."""
     return round(nbytes / GIB, 2)

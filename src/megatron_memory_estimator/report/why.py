@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..device.terms import Range
 from ..evidence.why import NAMES, Cause, Why
 from ..wording import any_of
-from .quantities import document, gib, table
+from .quantities import document, exactly, gib, table
 
 SCHEMA = "megatron-memory-why/1"
 MOST = 5
@@ -18,7 +17,7 @@ MOST = 5
 def sentence(found: Why) -> str:
     """What the figure is beside what is expected."""
     figure = f"{gib(found.measured)} GiB"
-    expected = f"{NAMES[found.kind]} on stage {found.pp_rank}: {_range(found.expected)} GiB"
+    expected = f"{NAMES[found.kind]} on stage {found.pp_rank}: {exactly(found.expected)} GiB"
     if not found.more:
         return f"{figure} is expected of {expected}."
     much = f"{gib(abs(found.more))} GiB {'more' if found.more > 0 else 'less'}"
@@ -30,17 +29,13 @@ def why_lines(found: Why) -> Iterator[str]:
     """The answer, the causes and how to tell them apart."""
     yield sentence(found)
     for number, cause in enumerate(found.causes[:MOST], 1):
-        yield f"{number}. {cause.says}: {_range(cause.figure)} GiB ({cause.check})"
+        yield f"{number}. {cause.says}: {exactly(cause.figure)} GiB ({cause.check})"
     if found.more and found.tokens is not None:
         yield f"Or a microbatch has {found.tokens:.2f} times the tokens: print the shape of its tokens in forward_step."
     if found.more > 0 and found.kind == "nvidia-smi":
         yield "Or another process is on the GPU: nvidia-smi --query-compute-apps=pid,used_memory --format=csv."
     if found.more:
         yield "A memory snapshot tells all of them apart: megatron-memory snapshot snapshot.pickle, with the same run."
-
-
-def _range(one: Range) -> str:
-    return gib(one.low) if one.low == one.high else f"{gib(one.low)} to {gib(one.high)}"
 
 
 CAUSE = table("why_cause")

@@ -140,7 +140,7 @@ def _validate(request: Request) -> Any:
     if request.get("log") is None:
         raise ConfigError("log is needed: the text of a training log")
     found = request.estimate
-    return log_document(compared_log(request.get("log"), found), found)
+    return log_document(compared_log(request.get("log"), found))
 
 
 def _largest(request: Request) -> Any:

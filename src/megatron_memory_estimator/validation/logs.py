@@ -30,7 +30,7 @@ LOADED = re.compile(r"successfully loaded checkpoint from .* at iteration +([0-9
 
 @dataclass(frozen=True)
 class Reported:
-    """The last report of a rank, in bytes; `iteration` counts from 1, `loaded` is that of the checkpoint that the run began with."""
+    """A report of a rank, in bytes; `iteration` counts from 1, `loaded` is that of the checkpoint that the run began with."""
 
     rank: int
     iteration: int
@@ -45,11 +45,13 @@ class Reported:
 
 
 def read_log(text: str) -> list[Reported]:
-    """The last memory report of every rank in a log. Raises ConfigError if there is none, or for one with impossible figures.
+    """The last memory report of every rank in a log, and before it that of its first step.
+
+    Raises ConfigError for one with impossible figures.
 
     Lines that are no report, and reports without both figures, are passed over.
     """
-    found: dict[int, Reported] = {}
+    found: dict[tuple[int, bool], Reported] = {}
     loaded = 0
     for number, line in enumerate(text.split("\n"), 1):
         if (begins := LOADED.search(line)) is not None:
@@ -57,12 +59,9 @@ def read_log(text: str) -> list[Reported]:
         match = LINE.search(line)
         report = _reported(match, f"line {number} of the log") if match else None
         if report is not None:
-            found[report.rank] = dataclasses.replace(report, loaded=loaded)
-    if not found:
-        raise ConfigError(
-            "the log has no memory lines such as [Rank 0] (after 2 iterations) memory (MB) | allocated: ... | max allocated: ..."
-        )
-    return [found[rank] for rank in sorted(found)]
+            report = dataclasses.replace(report, loaded=loaded)
+            found[report.rank, report.steps > 1] = report
+    return [found[key] for key in sorted(found)]
 
 
 def _reported(match: re.Match[str], where: str) -> Reported | None:
