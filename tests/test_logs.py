@@ -180,10 +180,10 @@ def test_what_ran_out_is_said_first(job: TrainingJob) -> None:
     ("text", "sentence"),
     [
         ("nothing of memory", "docs/how-to/validation.md lists the formats"),
-        ("[rank9]: CUDA out of memory. Tried to allocate 2.00 GiB", "the log has rank 9, but the run has 4 GPUs"),
+        ("[rank9]: CUDA out of memory. Tried to allocate 2.00 GiB", "there is no rank 9: the run has 4 GPUs"),
         (
             "[Rank 8] GPU Memory before offload: 1GB allocated, 1GB reserved",
-            "the log has rank 8, but the run has 4 GPUs",
+            "there is no rank 8: the run has 4 GPUs",
         ),
     ],
 )

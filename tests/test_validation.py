@@ -246,7 +246,7 @@ WRONG = [
         "max_allocated_bytes must be bytes as a positive whole number, not 1.5",
     ),
     (json.dumps({**RUN, "measured": {"per_rank_max_allocated_bytes": [1, 2]}}), "one value for each"),
-    (json.dumps({**RUN, "rank": "middle"}), "rank must be one of"),
+    (json.dumps({**RUN, "rank": "middle"}), "rank must be a rank, from 0, or one of"),
     (json.dumps({**RUN, "bridge": {"model": {}}}), "args and bridge say the same thing"),
     (json.dumps(RUN) + "\n" + json.dumps(RUN), "two runs with the id 'own'"),
     ("", "holds no runs"),

@@ -124,32 +124,16 @@ def run_records(result: Estimate, found: Sequence[Measured], first_step_peak: in
 
     They hold the last rank's figures, and where there are more the peaks of all.
     """
-    from .planner.launch import environment, megatron_lm, plain_value
+    from .planner.record import record
 
     job, last = result.job, found[-1]
-    launch = megatron_lm(job)
-    versions = {
-        name: value
-        for name in ("transformer_engine_version", "megatron_core_version")
-        if (value := getattr(job.training, name))
-    }
     measured: dict[str, Any] = {"allocated_bytes": last.allocated, "max_allocated_bytes": last.peak}
     if first_step_peak is not None:
         measured["first_step_max_allocated_bytes"] = first_step_peak
-    own = {
-        "id": f"{job.name or 'run'}, {job.layout.degrees}",
-        "gpu": job.gpu.name,
-        "num_gpus": job.layout.world_size,
-        "rank": "last",
-        "args": launch.arguments,
-        "settings": {**versions, **{name: plain_value(value) for name, value in launch.beside.items()}},
-        "env": environment(job),
-        "measured": measured,
-    }
+    own = record(job, "last", measured)
     if len(found) == 1:
         return [own]
-    every = {"per_rank_max_allocated_bytes": [one.peak for one in found]}
-    return [own, {**own, "rank": "all", "measured": every}]
+    return [own, record(job, "all", {"per_rank_max_allocated_bytes": [one.peak for one in found]})]
 
 
 def _beside(measured: int, ours: int) -> str:

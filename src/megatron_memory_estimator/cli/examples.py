@@ -47,6 +47,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "validate",
         "validate --log train.log run.sh",
     ),
+    "record": (
+        "record --log train.log run.sh",
+        "record --snapshot snapshot.pickle --rank 0 run.sh",
+    ),
     "why": (
         "why --measured 85.3GiB Qwen/Qwen3-8B --num-gpus 8 --tp 2",
         "why --measured 71204MiB --kind nvidia-smi run.sh",

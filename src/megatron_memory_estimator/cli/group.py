@@ -27,6 +27,7 @@ VERBS = {
     "compare": "several models, files and layouts side by side",
     "models": "the bundled models, or the parameters of one model",
     "validate": "measured runs beside their estimates",
+    "record": "a measured run as lines for others, from its log or snapshot",
     "why": "which quantity a measured figure is, and what would make it so",
     "snapshot": "what a memory snapshot of torch says: who made what was alive",
     "serve": "the page in a browser, and its API, on this machine",

@@ -156,8 +156,12 @@ OTHERS = re.compile(rf"Process \d+ has {SIZE} memory in use")
 
 
 def figures(text: str) -> list[Figure]:
-    """Every figure of a log or of a tool's table, in its order. Raises ConfigError for a table of nvidia-smi without its heads."""
-    table = list(_table(text))
+    """Every figure of a log or of a tool's table, in its order. Raises ConfigError for a table of nvidia-smi without its
+    heads, and for one that is no CSV."""
+    try:
+        table = list(_table(text.lstrip()))
+    except csv.Error as error:
+        raise ConfigError(f"the table of figures is not CSV: {error}") from None
     if table:
         return table
     found: list[Figure] = []
@@ -196,7 +200,7 @@ def _tagged(name: str, word: str, step: int | None, line: int) -> Iterator[Figur
 
 def _table(text: str) -> Iterator[Figure]:
     """The figures of CSV of nvidia-smi or rocm-smi, or of an export of W&B."""
-    first = text.lstrip().split("\n", 1)[0]
+    first = text.split("\n", 1)[0]
     if "memory.used" in first:
         yield from _columns(text, "nvidia-smi", "memory.used", "index", MIB)
     elif "VRAM Total Used Memory (B)" in first:
@@ -217,6 +221,8 @@ def _table(text: str) -> Iterator[Figure]:
 def _columns(text: str, source: str, used: str, of: str, unit: int) -> Iterator[Figure]:
     rows = csv.reader(io.StringIO(text), skipinitialspace=True)
     heads = [head.split(" [")[0].strip() if source == "nvidia-smi" else head.strip() for head in next(rows)]
+    if used not in heads:
+        return
     at, whose = heads.index(used), heads.index(of) if of in heads else None
     for number, row in enumerate(rows, 2):
         word = row[at].split()[0] if len(row) > at and row[at].split() else ""

@@ -13,7 +13,7 @@ from ..evidence.figures import KIND_OF, LAST, TOOLS, Figure, OutOfMemory, figure
 from ..evidence.why import apart, figure
 from ..job.hardware import GIB, MIB
 from ..validation.logs import Reported, read_log
-from ..wording import counted
+from ..validation.replay import at_rank, captured_later, pp_rank_of
 from .quantities import document, exactly, gib, table
 
 
@@ -86,11 +86,15 @@ class Log(NamedTuple):
 
 def compared(report: Reported, result: Estimate, pp_rank: int) -> Compared:
     """A report beside the figures of its iteration: the first step without loaded optimizer state has no moments while it runs; before
-    TransformerEngine's graphs and those of whole iterations are captured nothing is kept for them."""
+    TransformerEngine's graphs and those of whole iterations are captured nothing is kept for them. Where data-parallel ranks own whole
+    parameters, the rank's own."""
     job, stage = result.job, result.stages[pp_rank]
+    own = at_rank(job, report.rank)
+    if own is not job:
+        job, stage = own, stage_of(own, pp_rank)
     t = job.training
     figure = "peak"
-    if t.cuda_graph_impl in ("transformer_engine", "full_iteration") and report.steps <= t.cuda_graph_warmup_steps:
+    if captured_later(job, report):
         plain = dataclasses.replace(t, cuda_graph_impl="none", cuda_graph_modules=())
         stage, figure = stage_of(dataclasses.replace(job, training=plain), pp_rank), "peak before the capture"
     if report.steps == 1 and not (report.loaded and t.load_optim):
@@ -105,7 +109,7 @@ def compared_log(text: str, result: Estimate) -> Log:
     out, each beside the estimate of its stage. Raises ConfigError for a log without figures, or for a rank that the run lacks."""
     found = Log(
         result,
-        [compared(one, result, _stage(result, one.rank).pp_rank) for one in read_log(text)],
+        [compared(one, result, pp_rank_of(result.job, one.rank)) for one in read_log(text)],
         [_told(one, result) for one in largest(figures(text))],
         [_ran_out(one, result) for one in out_of_memory(text)],
     )
@@ -119,14 +123,7 @@ def compared_log(text: str, result: Estimate) -> Log:
 
 def _stage(result: Estimate, rank: int | None) -> Stage:
     """The stage of a rank; the fullest where the log does not say which it is."""
-    gpus = result.job.layout.world_size
-    if rank is None:
-        return result.peak_stage
-    if rank >= gpus:
-        raise ConfigError(
-            f"the log has rank {rank}, but the run has {counted(gpus, 'GPU')} (ranks count from 0); give --num-gpus of the logged run"
-        )
-    return result.stages[rank // (gpus // len(result.stages))]
+    return result.peak_stage if rank is None else result.stages[pp_rank_of(result.job, rank)]
 
 
 def _told(one: Figure, result: Estimate) -> Told:

@@ -15,13 +15,15 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..dataclass import dataclass
-from ..errors import EstimatorError
+from ..errors import ConfigError, EstimatorError
 from ..estimator import Estimate, Stage, estimate
 from ..formulas.beside import published
 from ..job.hardware import GIB, MIB
 from ..job.training_job import TrainingJob
 from ..states.buffers import deals_whole
+from ..wording import counted
 from .json_lines import TEXT, Kind, lines, one_of
+from .logs import Reported
 from .runs import Run, read_runs
 
 
@@ -65,10 +67,35 @@ def job_of(run: Run) -> TrainingJob:
         job = TrainingJob.from_bridge(run.bridge, run.num_gpus, **settings)
     else:
         job = TrainingJob.from_megatron_args(run.args, run.num_gpus, **settings)
-    measured = {"last": job.layout.dp * job.layout.cp - 1, "first": 0}.get(run.rank)
-    if measured is None or not deals_whole(job.training) or job.training.data_parallel_rank is not None:
+    rank = {"last": job.layout.world_size - 1, "first": 0}.get(run.rank) if isinstance(run.rank, str) else run.rank
+    return job if rank is None else at_rank(job, rank)
+
+
+def at_rank(job: TrainingJob, rank: int) -> TrainingJob:
+    """The job as one of its ranks; where data-parallel ranks own whole parameters they differ. Raises ConfigError for one that it lacks."""
+    pp_rank_of(job, rank)
+    layout = job.layout
+    if not deals_whole(job.training) or job.training.data_parallel_rank is not None:
         return job
-    return replace(job, training=replace(job.training, data_parallel_rank=measured))
+    owner = rank // layout.tp % (layout.dp * layout.cp)
+    return replace(job, training=replace(job.training, data_parallel_rank=owner))
+
+
+def pp_rank_of(job: TrainingJob, rank: int) -> int:
+    """The pipeline stage of a rank: stages are outermost (Megatron-Core `parallel_state.py`). Raises ConfigError for one that it lacks."""
+    layout = job.layout
+    if rank >= layout.world_size:
+        raise ConfigError(
+            f"there is no rank {rank}: the run has {counted(layout.world_size, 'GPU')}, and ranks count from 0; give --num-gpus of the "
+            "measured run"
+        )
+    return rank // (layout.world_size // layout.pp)
+
+
+def captured_later(job: TrainingJob, report: Reported) -> bool:
+    """Whether a report is from before TransformerEngine's graphs, or that of the whole iteration, are captured."""
+    t = job.training
+    return t.cuda_graph_impl in ("transformer_engine", "full_iteration") and report.steps <= t.cuda_graph_warmup_steps
 
 
 def replay(run: Run) -> Replay:
@@ -107,8 +134,10 @@ def measured_stage(run: Run, result: Estimate) -> tuple[Stage, int | None]:
         per_stage = len(per_rank) // len(result.stages)
         pairs = [(result.stages[rank // per_stage], value) for rank, value in enumerate(per_rank)]
         return max(pairs, key=lambda pair: abs(pair[0].peak_allocated_bytes / pair[1] - 1))
-    ends = {"any": result.peak_stage, "first": result.stages[0]}
-    stage = ends.get(run.rank, result.stages[-1])
+    if isinstance(run.rank, int):
+        stage = result.stages[pp_rank_of(result.job, run.rank)]
+    else:
+        stage = {"any": result.peak_stage, "first": result.stages[0]}.get(run.rank, result.stages[-1])
     return stage, run.measured.get("max_allocated_bytes")
 
 

@@ -40,9 +40,17 @@ BYTES = Kind("bytes as a positive whole number", _is_bytes)
 BYTES_OF_RANKS = Kind(
     "a list of bytes as positive whole numbers", lambda value: isinstance(value, list) and all(map(_is_bytes, value))
 )
+RANK = Kind(
+    f"a rank, from 0, or one of {', '.join(RANKS)}",
+    lambda value: (
+        value in RANKS
+        if isinstance(value, str)
+        else (value == 0 and value is not False) or is_whole(value, 10**MOST_DIGITS)
+    ),
+)
 KINDS = {
     "id": NAME, "group": TEXT, "family": TEXT, "features": TEXTS, "source": TEXT, "date": TEXT, "gpu": NAME, "num_gpus": GPUS,
-    "phase": one_of(*PHASES), "rank": one_of(*RANKS), "args": OBJECT, "bridge": OBJECT, "env": TEXT_BY_NAME, "settings": OBJECT,
+    "phase": one_of(*PHASES), "rank": RANK, "args": OBJECT, "bridge": OBJECT, "env": TEXT_BY_NAME, "settings": OBJECT,
     "measured": OBJECT, "printed": TEXT,
 }  # fmt: skip
 MEASURED = {
@@ -55,7 +63,7 @@ TAKEN = frozenset(("gpu", "num_gpus", "env"))
 
 @dataclass(frozen=True)
 class Run:
-    """A measured run. Bytes are what torch counted; `rank` says whose: the first rank's, the last's, the highest, or all.
+    """A measured run. Bytes are what torch counted; `rank` says whose: a number, or the first rank's, the last's, the highest, or all.
 
     What ran is `args`, Megatron-LM arguments, or `bridge`, the sections of a Megatron-Bridge ConfigContainer.
     `printed` is the figure as its source prints it, where bytes had to be made from it.
@@ -73,7 +81,7 @@ class Run:
     source: str = ""
     date: str = ""
     phase: str = "first-run"
-    rank: str = "last"
+    rank: str | int = "last"
     env: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     printed: str = ""
@@ -104,7 +112,9 @@ def _run(line: Line) -> Run:
         raise ConfigError(f"{where}: measured must hold bytes: at least one of {', '.join(MEASURED)}")
     if per_rank is not None and len(per_rank) != record["num_gpus"]:
         raise ConfigError(f"{where}: per_rank_max_allocated_bytes must have one value for each of the num_gpus ranks")
-    if record.get("rank") == "all" and per_rank is None:
+    if isinstance(rank := record.get("rank"), int) and rank >= record["num_gpus"]:
+        raise ConfigError(f"{where}: rank {rank} is none of the {record['num_gpus']} ranks, which count from 0")
+    if rank == "all" and per_rank is None:
         raise ConfigError(f"{where}: rank all goes with per_rank_max_allocated_bytes")
     return Run(
         **{**record, "group": record.get("group") or record["id"], "features": tuple(record.get("features", ()))}
