@@ -116,6 +116,7 @@ def test_a_rank_of_a_record_is_one_of_the_run(tmp_path: Path) -> None:
     for rank, sentence in (
         (8, "rank 8 is none of the 8 ranks"),
         (True, "must be a rank"),
+        (0.0, "must be a rank"),
         (-1, "must be a rank"),
         ("1", "must be a rank"),
     ):

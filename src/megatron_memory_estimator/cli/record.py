@@ -17,8 +17,6 @@ HELP = """A measured run as lines of JSON: its arguments and what was measured, 
 Of --log, Megatron's own memory lines, each rank gives a line. Of --snapshot, a memory snapshot of torch that has the peak of --rank, there
 is one. `validate --against` reads them, and they can be sent as they are (docs/how-to/validation.md).
 """
-ROUNDED = 512
-"""Bytes that torch rounds a block up to (`c10/cuda/CUDACachingAllocator.cpp`, kMinBlockSize)."""
 
 
 def run(job: TrainingJob, *, log: str | None, snapshot: str | None, rank: int | None) -> None:
@@ -36,9 +34,9 @@ def run(job: TrainingJob, *, log: str | None, snapshot: str | None, rank: int | 
         found = records_of_log(job, read_text(log, script=True))
     else:
         assert snapshot is not None and rank is not None
-        from ..validation.replay import at_rank
+        from ..validation.replay import pp_rank_of
 
-        at_rank(job, rank)
+        pp_rank_of(job, rank)
         found = [record(job, rank, {"max_allocated_bytes": peak_of(snapshot)})]
     sys.stdout.write("".join(json.dumps(one) + "\n" for one in found))
 
@@ -46,20 +44,12 @@ def run(job: TrainingJob, *, log: str | None, snapshot: str | None, rank: int | 
 def peak_of(path: str) -> int:
     """The most that was allocated in a snapshot's trace. Raises ConfigError for a file that is none, or without a trace."""
     from ..evidence.account import account
-    from ..evidence.snapshot import read_snapshot
+    from ..evidence.snapshot import snapshot_of
 
-    try:
-        with open(path, "rb") as opened:
-            data = opened.read()
-        found = read_snapshot(data, None)
-    except OSError as error:
-        raise ConfigError(f"{shown(path)} cannot be read: {error.strerror}") from None
-    except ConfigError as error:
-        raise ConfigError(f"{shown(path)}: {error}") from None
+    found = snapshot_of(path)
     if not found.events:
         raise ConfigError(f"{shown(path)} has no trace, so it does not say how much was allocated at the peak")
-    blocks = [size for group in account(found, "peak").groups for size in group.sizes]
-    return sum(-(-size // ROUNDED) * ROUNDED for size in blocks)
+    return account(found, "peak").allocated
 
 
 command = job_command(

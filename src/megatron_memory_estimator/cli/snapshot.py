@@ -28,19 +28,11 @@ def callback(
     if html is not None and not html.lower().endswith((".html", ".htm")):
         raise ConfigError(f"--html {shown(html)} must end in .html")
     from ..evidence.account import account
-    from ..evidence.snapshot import read_snapshot
+    from ..evidence.snapshot import snapshot_of
     from ..report.snapshot import print_snapshot, ran, snapshot_document
 
     job = job_from_options(values) if values.get("model") else None
-    try:
-        with open(file, "rb") as opened:
-            data = opened.read()
-    except OSError as error:
-        raise ConfigError(f"{shown(file)} cannot be read: {error.strerror}") from None
-    try:
-        snapshot = read_snapshot(data, device)
-    except ConfigError as error:
-        raise ConfigError(f"{shown(file)}: {error}") from None
+    snapshot = snapshot_of(file, device)
     if at == "oom" and not any(event.action == "oom" for event in snapshot.events):
         raise ConfigError(f"{shown(file)}: memory did not run out in its trace; --at peak or end")
     found = account(snapshot, at)  # type: ignore[arg-type]

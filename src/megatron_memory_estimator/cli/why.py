@@ -7,6 +7,7 @@ import re
 import click
 
 from ..errors import ConfigError
+from ..evidence import KINDS
 from ..job.training_job import TrainingJob
 from .job_command import job_command
 from .options import json_option
@@ -64,7 +65,7 @@ command = job_command(
         click.Option(["--measured"], metavar="FIGURE", required=True, help="the figure with its unit, such as 85.3GiB"),
         click.Option(
             ["--kind"],
-            type=click.Choice(["allocated", "reserved", "nvidia-smi"]),
+            type=click.Choice(KINDS),
             default=None,
             help="the quantity that it is",
         ),

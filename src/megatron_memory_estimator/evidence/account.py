@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from ..dataclass import dataclass
+from ..device.allocator import MIN_BLOCK
+from ..tape.tensor import round_up
 from .alive import START, Alive, Replay
 from .naming import Names, Site
-from .snapshot import ACTIVE, ALLOC, FREE, PENDING, Segment, Snapshot
+from .snapshot import ALLOC, DEFAULT_POOL, FREE, Pool, Segment, Snapshot
 
 Moment = Literal["peak", "oom", "end"]
 BUFFERS, PARAMETERS = "param buffer or grad buffer of DDP", "param buffer of DDP"
@@ -29,7 +31,7 @@ class Group(NamedTuple):
 class PoolUse(NamedTuple):
     """Segments that serve each other: of a pool, a stream, and a kind of size."""
 
-    pool: tuple[int, int]
+    pool: Pool
     stream: int
     kind: str
     reserved: int
@@ -40,7 +42,7 @@ class PoolUse(NamedTuple):
     @property
     def private(self) -> bool:
         """Whether it is of a CUDA graph or another pool of its own."""
-        return self.pool != (0, 0)
+        return self.pool != DEFAULT_POOL
 
     @property
     def unused(self) -> int:
@@ -105,6 +107,11 @@ class Account:
         return dict(sorted(found.items(), key=lambda one: -one[1]))
 
     @property
+    def allocated(self) -> int:
+        """Bytes that were alive at the moment, as torch rounds and counts them."""
+        return sum(round_up(size, MIN_BLOCK) for group in self.groups for size in group.sizes)
+
+    @property
     def named(self) -> float:
         """The share of the bytes whose tensors are known."""
         known = sum(group.nbytes for group in self.groups if group.site.part not in ("unknown", "not ours"))
@@ -157,13 +164,13 @@ def _told_apart(groups: list[Group]) -> Iterator[Group]:
 
 
 def _pools(snapshot: Snapshot) -> Iterator[PoolUse]:
-    found: dict[tuple[tuple[int, int], int, str], list[Segment]] = {}
+    found: dict[tuple[Pool, int, str], list[Segment]] = {}
     for segment in snapshot.segments:
         found.setdefault((segment.pool, segment.stream, segment.kind), []).append(segment)
     for (pool, stream, kind), segments in sorted(found.items()):
         blocks = [block for segment in segments for block in segment.blocks]
-        used = [block.size for block in blocks if block.state in (ACTIVE, *PENDING)]
-        hole = max((block.size for block in blocks if block.state not in (ACTIVE, *PENDING)), default=0)
+        used = [block.size for block in blocks if block.held]
+        hole = max((block.size for block in blocks if not block.held), default=0)
         yield PoolUse(pool, stream, kind, sum(segment.size for segment in segments), sum(used), hole)
 
 
@@ -171,7 +178,7 @@ def _in_the_way(snapshot: Snapshot, names: Names) -> list[Group]:
     """Tensors at the dump in segments that are half empty: what keeps the rest from the driver, and from larger requests."""
     alive = []
     for segment in snapshot.segments:
-        held = [block for block in segment.blocks if block.state in (ACTIVE, *PENDING)]
+        held = [block for block in segment.blocks if block.held]
         if held and 2 * sum(block.size for block in held) <= segment.size and not segment.private:
             alive += [Alive(block.requested, block.frames, START) for block in held]
     return _groups(alive, names)

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from ..device.allocator import MIN_BLOCK
 from ..errors import EstimatorError
 from ..estimator import Estimate, Stage, stage_of
 from ..job.training_job import TrainingJob
 from ..rank.rank import Row
 from ..rank.rows import rows_at_peak
+from ..tape.tensor import round_up
 from .account import PARAMETERS, Account
 from .naming import NATIVE, Site
 from .trials import told, tried
 
-ROUNDED = 512
-"""Bytes that torch rounds a request up to."""
 SAME = 0.001
 """Share of a sum within which two sums of the optimizer's state are the same."""
 BETTER = 0.001
@@ -175,7 +175,7 @@ def _alike(site: Site, piece: _Piece) -> bool:
 
 
 def _rounded(nbytes: int) -> int:
-    return -(-nbytes // ROUNDED) * ROUNDED
+    return round_up(nbytes, MIN_BLOCK)
 
 
 def _sorted(left: list[Left]) -> tuple[Left, ...]:

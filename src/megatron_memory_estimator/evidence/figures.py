@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from ..errors import ConfigError
-from .why import Kind
+from ..job.hardware import GIB, MIB
+from ..validation.logs import MOST_BYTES
+from . import Kind
 
-GIB, MIB = 2**30, 2**20
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
-MOST_BYTES = 10**15
 LONGEST_LINE = 20_000
 """Characters of a line that are read."""
 Quantity = Literal["allocated", "reserved", "device", "host"]
@@ -41,19 +41,20 @@ class Figure(NamedTuple):
     line: int
 
 
+Group = tuple[Quantity, bool, int]
+"""A quantity, whether it is a peak, and the bytes of its unit."""
+
+
 class Row(NamedTuple):
-    """A format: what its lines look like, and its groups: quantity, whether it is a peak, and bytes of its unit."""
+    """A format: what its lines look like, and what each of its groups is."""
 
     source: str
     pattern: re.Pattern[str]
-    groups: tuple[tuple[Quantity, bool, int], ...]
+    groups: tuple[Group, ...]
     of: re.Pattern[str] | None = None
     iteration: re.Pattern[str] | None = None
     whose: str = ""
     """Whose it is where the line does not say it."""
-
-
-Group = tuple[Quantity, bool, int]
 
 
 def _row(source: str, pattern: str, *groups: Group, of: str = "", iteration: str = "", whose: str = "") -> Row:
@@ -119,7 +120,7 @@ HOST = re.compile(r'Hostname="([\w.-]{1,64})"')
 COLOURS = re.compile(r"\x1b?\[[0-9;]{1,20}m")
 
 
-class OutOfMemory(NamedTuple):
+class OutOfMemoryMessage(NamedTuple):
     """A message that memory ran out, in bytes; 0 where it does not say it."""
 
     asked: int
@@ -156,45 +157,44 @@ OTHERS = re.compile(rf"Process \d+ has {SIZE} memory in use")
 
 
 def figures(text: str) -> list[Figure]:
-    """Every figure of a log or of a tool's table, in its order. Raises ConfigError for a table of nvidia-smi without its
-    heads, and for one that is no CSV."""
+    """Every figure of a log or of a tool's table, in its order, but impossible ones. Raises ConfigError for a table of nvidia-smi
+    without its heads, and for one that is no CSV."""
     try:
-        table = list(_table(text.lstrip()))
+        found = list(_table(text.lstrip()))
     except csv.Error as error:
         raise ConfigError(f"the table of figures is not CSV: {error}") from None
-    if table:
-        return table
-    found: list[Figure] = []
+    return [one for one in found or _lines(text) if one.nbytes <= MOST_BYTES]
+
+
+def _lines(text: str) -> Iterator[Figure]:
+    """The figures of a log, line by line."""
     for number, line in enumerate(text.split("\n"), 1):
         plain = COLOURS.sub("", line[:LONGEST_LINE])
         step = STEP.search(plain)
         for name, word in PAIR.findall(plain):
-            found += _tagged(name, word, int(step[1]) if step else None, number)
+            yield from _tagged(name, word, int(step[1]) if step else None, number)
         for row in ROWS:
-            match = row.pattern.search(plain)
-            if match is None:
-                continue
-            of = row.of.search(plain) if row.of is not None else None
-            host = HOST.search(plain)
-            whose = (f"{host[1]}/" if host and of else "") + (of[1] if of else row.whose)
-            iteration = row.iteration.search(plain) if row.iteration is not None else None
-            for word, (quantity, peak, unit) in zip(match.groups(), row.groups, strict=True):
-                nbytes = int(float(word) * unit)
-                if nbytes <= MOST_BYTES:
-                    found.append(
-                        Figure(
-                            row.source, quantity, peak, nbytes, whose, int(iteration[1]) if iteration else None, number
-                        )
-                    )
-    return found
+            if (match := row.pattern.search(plain)) is not None:
+                yield from _matched(row, match, plain, number)
+
+
+def _matched(row: Row, match: re.Match[str], line: str, number: int) -> Iterator[Figure]:
+    """The figures of a line of a format."""
+    of = row.of.search(line) if row.of is not None else None
+    host = HOST.search(line)
+    whose = (f"{host[1]}/" if host and of else "") + (of[1] if of else row.whose)
+    iteration = row.iteration.search(line) if row.iteration is not None else None
+    when = int(iteration[1]) if iteration else None
+    for word, (quantity, peak, unit) in zip(match.groups(), row.groups, strict=True):
+        yield Figure(row.source, quantity, peak, int(float(word) * unit), whose, when, number)
 
 
 def _tagged(name: str, word: str, step: int | None, line: int) -> Iterator[Figure]:
     """The figure of a tag of TensorBoard or W&B."""
     for tag, quantity, peak, unit, of in TAGS:
-        if name == tag and (nbytes := int(float(word) * unit)) <= MOST_BYTES:
-            yield Figure("TensorBoard, W&B", quantity, peak, nbytes, of, step, line)
-    if (gpu := SYSTEM.fullmatch(name)) and float(word) <= MOST_BYTES:
+        if name == tag:
+            yield Figure("TensorBoard, W&B", quantity, peak, int(float(word) * unit), of, step, line)
+    if gpu := SYSTEM.fullmatch(name):
         yield Figure("W&B system", "device", False, int(float(word)), gpu[1], step, line)
 
 
@@ -231,13 +231,13 @@ def _columns(text: str, source: str, used: str, of: str, unit: int) -> Iterator[
             yield Figure(source, "device", False, int(float(word) * unit), name, None, number)
 
 
-def out_of_memory(text: str) -> list[OutOfMemory]:
+def out_of_memory(text: str) -> list[OutOfMemoryMessage]:
     """The out-of-memory messages of torch and of slime's observer in a log."""
     found = []
     for number, line in enumerate(text.split("\n"), 1):
         if observed := OBSERVED.search(line):
             rank, asked_bytes, capacity, free = observed.groups()
-            found.append(OutOfMemory(int(asked_bytes), int(capacity), int(free), 0, 0, 0, 0, 0, number, rank))
+            found.append(OutOfMemoryMessage(int(asked_bytes), int(capacity), int(free), 0, 0, 0, 0, 0, number, rank))
         if (when := WHEN_OOM.search(line)) and found and found[-1].rank == when[1]:
             allocated, reserved = (int(float(word) * GIB) for word in when.groups()[1:])
             found[-1] = found[-1]._replace(allocated=allocated, unallocated=max(reserved - allocated, 0))
@@ -251,7 +251,7 @@ def out_of_memory(text: str) -> list[OutOfMemory]:
         others = sum(int(float(size) * UNITS[unit]) for size, unit in OTHERS.findall(line))
         own = re.search(r"\[rank(\d{1,7})\]", line)
         found.append(
-            OutOfMemory(
+            OutOfMemoryMessage(
                 int(float(asked[1]) * UNITS[asked[2]]),
                 **values,
                 others=others,

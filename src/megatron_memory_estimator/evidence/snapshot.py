@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 from ..errors import ConfigError
+from ..wording import shown
 from .reading import values_of
 
 ALLOC, FREE, OOM = "alloc", "free_requested", "oom"
@@ -33,6 +34,11 @@ class Block(NamedTuple):
     requested: int
     state: str
     frames: Frames
+
+    @property
+    def held(self) -> bool:
+        """Whether something is in it, or waits for other streams."""
+        return self.state in (ACTIVE, *PENDING)
 
 
 class Segment(NamedTuple):
@@ -104,10 +110,18 @@ class Snapshot(NamedTuple):
     @property
     def largest_hole(self) -> int:
         """Bytes of the largest block that nothing is in."""
-        return max(
-            (b.size for segment in self.segments for b in segment.blocks if b.state not in (ACTIVE, *PENDING)),
-            default=0,
-        )
+        return max((block.size for segment in self.segments for block in segment.blocks if not block.held), default=0)
+
+
+def snapshot_of(path: str, device: int | None = None) -> Snapshot:
+    """The same of a file by its path. Raises ConfigError for one that cannot be read, too."""
+    try:
+        with open(path, "rb") as file:
+            return read_snapshot(file.read(), device)
+    except OSError as error:
+        raise ConfigError(f"{shown(path)} cannot be read: {error.strerror}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{shown(path)}: {error}") from None
 
 
 def read_snapshot(data: bytes, device: int | None = None) -> Snapshot:

@@ -7,7 +7,7 @@ iteration or stage. What no estimate says (another process on the GPU, a microba
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 from ..device.terms import Range
 from ..errors import EstimatorError
@@ -16,10 +16,9 @@ from ..job.hardware import LIBRARIES, before, text_of
 from ..job.training_job import TrainingJob
 from ..rank.build import context_of
 from ..versions import changes_of
+from . import KINDS, Kind
 from .trials import options, told, tried
 
-Kind = Literal["allocated", "reserved", "nvidia-smi"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 NAMES: dict[Kind, str] = {
     "allocated": "what torch has allocated at the peak (max_memory_allocated)",
     "reserved": "what torch has reserved (max_memory_reserved)",

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..job.training_job import TrainingJob
 from ..validation.logs import Reported, read_log
-from ..validation.replay import at_rank, captured_later
+from ..validation.replay import captured_later, pp_rank_of, resumed
 from .launch import environment, megatron_lm, plain_value
 
 
@@ -53,16 +53,16 @@ def records_of_log(job: TrainingJob, text: str) -> list[dict[str, Any]]:
         )
     found = []
     for rank, (*first, last) in reports.items():
-        at_rank(job, rank)
+        pp_rank_of(job, rank)
         if captured_later(job, last):
             raise ConfigError(
                 f"rank {rank} reports last after iteration {last.iteration}, before CUDA graphs are captured: record a later iteration"
             )
-        resumed = bool(last.loaded and job.training.load_optim)
+        phase = "resumed" if resumed(job, last) else "first-run"
         measured = {"allocated_bytes": last.allocated_bytes}
-        if last.steps > 1 or resumed:
+        if last.steps > 1 or phase == "resumed":
             measured["max_allocated_bytes"] = last.max_allocated_bytes
-        if not resumed and (one := (*first, last)[0]).steps == 1:
+        if phase == "first-run" and (one := (*first, last)[0]).steps == 1:
             measured["first_step_max_allocated_bytes"] = one.max_allocated_bytes
-        found.append(record(job, rank, measured, "resumed" if resumed else "first-run"))
+        found.append(record(job, rank, measured, phase))
     return found

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from ..device.terms import Range
 from ..errors import ConfigError
 from ..estimator import Estimate, Stage, stage_of
-from ..evidence.figures import KIND_OF, LAST, TOOLS, Figure, OutOfMemory, figures, largest, out_of_memory
+from ..evidence.figures import KIND_OF, LAST, TOOLS, Figure, OutOfMemoryMessage, figures, largest, out_of_memory
 from ..evidence.why import apart, figure
 from ..job.hardware import GIB, MIB
 from ..validation.logs import Reported, read_log
-from ..validation.replay import at_rank, captured_later, pp_rank_of
+from ..validation.replay import at_rank, captured_later, pp_rank_of, resumed
 from .quantities import document, exactly, gib, table
 
 
@@ -65,7 +65,7 @@ class Told(NamedTuple):
 class RanOut(NamedTuple):
     """A message of torch that memory ran out, the stage that it is beside, and what that is expected to allocate at its peak."""
 
-    message: OutOfMemory
+    message: OutOfMemoryMessage
     pp_rank: int
     expected: int
 
@@ -97,7 +97,7 @@ def compared(report: Reported, result: Estimate, pp_rank: int) -> Compared:
     if captured_later(job, report):
         plain = dataclasses.replace(t, cuda_graph_impl="none", cuda_graph_modules=())
         stage, figure = stage_of(dataclasses.replace(job, training=plain), pp_rank), "peak before the capture"
-    if report.steps == 1 and not (report.loaded and t.load_optim):
+    if report.steps == 1 and not resumed(job, report):
         return Compared(
             report, pp_rank, stage.steady_allocated_bytes, stage.first_step_peak_allocated_bytes, "first step"
         )
@@ -136,7 +136,7 @@ def _told(one: Figure, result: Estimate) -> Told:
     return Told(one, stage.pp_rank, figure(stage, kind, first=one.iteration == 1) if kind is not None else None)
 
 
-def _ran_out(one: OutOfMemory, result: Estimate) -> RanOut:
+def _ran_out(one: OutOfMemoryMessage, result: Estimate) -> RanOut:
     stage = _stage(result, int(one.rank) if one.rank else None)
     return RanOut(one, stage.pp_rank, stage.peak_allocated_bytes)
 

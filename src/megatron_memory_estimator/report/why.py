@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..evidence.why import NAMES, Cause, Why
+from ..evidence.why import NAMES, Why
 from ..wording import any_of
 from .quantities import document, exactly, gib, table
 
@@ -38,14 +38,7 @@ def why_lines(found: Why) -> Iterator[str]:
         yield "A memory snapshot tells all of them apart: megatron-memory snapshot snapshot.pickle, with the same run."
 
 
-CAUSE = table("why_cause")
-WHY = table(
-    "why", {"schema": lambda found: SCHEMA, "sentence": sentence, "causes": lambda found: _documents(found.causes)}
-)
-
-
-def _documents(causes: tuple[Cause, ...]) -> list[dict[str, Any]]:
-    return [document(CAUSE, one) for one in causes]
+WHY = table("why", {"schema": lambda _: SCHEMA, "sentence": sentence})
 
 
 def why_document(found: Why) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..device.allocator import MIN_BLOCK
 from ..errors import UnsupportedError
 from ..rank.boundary import pipeline_tensors, resting_tensors
 from ..rank.chunks import ChunkPlan, Run
@@ -35,6 +36,7 @@ from ..rank.rows import (
 from ..rank.schedule import Direction
 from ..tape.events import Event, Live
 from ..tape.simulate import alive_through
+from ..tape.tensor import round_up
 from ..throughput.step import Estimated
 from .moments import Moment
 from .passes import MOST_PASSES, Pass, listed_passes
@@ -43,8 +45,6 @@ from .timeline import timeline
 MOST_EVENTS = 100_000
 """Events of a snapshot; of a longer step the middle is left out, as in the timeline. Each is about two allocations."""
 PROTOCOL = 4
-ALIGNED = 512
-"""Addresses begin at multiples of it, as those of PyTorch's blocks do."""
 
 
 def snapshot(estimate: Estimated, rank: Rank) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def pickled(found: dict[str, Any]) -> bytes:
 
 def _entries(instants: Iterable[Instant], moments: tuple[Moment, ...]) -> Iterator[dict[str, Any]]:
     known: dict[Key, tuple[int, Row, list[dict[str, Any]]]] = {}
-    address = ALIGNED
+    address = MIN_BLOCK
     for instant in instants:
         at = microseconds(instant, moments)
         for key in instant.freed:
@@ -78,7 +78,7 @@ def _entries(instants: Iterable[Instant], moments: tuple[Moment, ...]) -> Iterat
             known[key] = address, row, frames
             if row.nbytes:
                 yield _entry("alloc", address, row.nbytes, frames, at)
-                address += -(-row.nbytes // ALIGNED) * ALIGNED
+                address += round_up(row.nbytes, MIN_BLOCK)
 
 
 def _entry(action: str, address: int, size: int, frames: list[dict[str, Any]], at: int) -> dict[str, Any]:

@@ -33,9 +33,9 @@ class Kind(NamedTuple):
     holds: Callable[[Any], bool]
 
 
-def is_whole(value: Any, most: int) -> bool:
-    """Whether a value is a whole number from 1 to `most`; true and false are none."""
-    return type(value) is int and 1 <= value <= most
+def is_whole(value: Any, most: int, least: int = 1) -> bool:
+    """Whether a value is a whole number from `least` to `most`; true and false are none."""
+    return type(value) is int and least <= value <= most
 
 
 def _texts(values: Any) -> bool:

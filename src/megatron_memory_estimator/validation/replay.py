@@ -67,8 +67,7 @@ def job_of(run: Run) -> TrainingJob:
         job = TrainingJob.from_bridge(run.bridge, run.num_gpus, **settings)
     else:
         job = TrainingJob.from_megatron_args(run.args, run.num_gpus, **settings)
-    rank = {"last": job.layout.world_size - 1, "first": 0}.get(run.rank) if isinstance(run.rank, str) else run.rank
-    return job if rank is None else at_rank(job, rank)
+    return job if run.own_rank is None else at_rank(job, run.own_rank)
 
 
 def at_rank(job: TrainingJob, rank: int) -> TrainingJob:
@@ -90,6 +89,11 @@ def pp_rank_of(job: TrainingJob, rank: int) -> int:
             "measured run"
         )
     return rank // (layout.world_size // layout.pp)
+
+
+def resumed(job: TrainingJob, report: Reported) -> bool:
+    """Whether the optimizer's moments were there from the start."""
+    return bool(report.loaded and job.training.load_optim)
 
 
 def captured_later(job: TrainingJob, report: Reported) -> bool:
@@ -131,13 +135,9 @@ def measured_stage(run: Run, result: Estimate) -> tuple[Stage, int | None]:
     """The stage that was measured, and its peak; of all ranks, the one with the largest error."""
     per_rank = run.measured.get("per_rank_max_allocated_bytes")
     if per_rank:
-        per_stage = len(per_rank) // len(result.stages)
-        pairs = [(result.stages[rank // per_stage], value) for rank, value in enumerate(per_rank)]
+        pairs = [(result.stages[pp_rank_of(result.job, rank)], value) for rank, value in enumerate(per_rank)]
         return max(pairs, key=lambda pair: abs(pair[0].peak_allocated_bytes / pair[1] - 1))
-    if isinstance(run.rank, int):
-        stage = result.stages[pp_rank_of(result.job, run.rank)]
-    else:
-        stage = {"any": result.peak_stage, "first": result.stages[0]}.get(run.rank, result.stages[-1])
+    stage = result.peak_stage if run.own_rank is None else result.stages[pp_rank_of(result.job, run.own_rank)]
     return stage, run.measured.get("max_allocated_bytes")
 
 

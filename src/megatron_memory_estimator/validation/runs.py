@@ -13,6 +13,7 @@ from ..errors import ConfigError
 from ..wording import MOST_DIGITS, shown
 from .json_lines import (
     GPUS,
+    MOST_GPUS,
     NAME,
     OBJECT,
     TEXT,
@@ -42,11 +43,7 @@ BYTES_OF_RANKS = Kind(
 )
 RANK = Kind(
     f"a rank, from 0, or one of {', '.join(RANKS)}",
-    lambda value: (
-        value in RANKS
-        if isinstance(value, str)
-        else (value == 0 and value is not False) or is_whole(value, 10**MOST_DIGITS)
-    ),
+    lambda value: is_whole(value, MOST_GPUS, 0) or (isinstance(value, str) and value in RANKS),
 )
 KINDS = {
     "id": NAME, "group": TEXT, "family": TEXT, "features": TEXTS, "source": TEXT, "date": TEXT, "gpu": NAME, "num_gpus": GPUS,
@@ -85,6 +82,11 @@ class Run:
     env: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     printed: str = ""
+
+    @property
+    def own_rank(self) -> int | None:
+        """The rank that was measured, by its number; None where it is the highest, or all are."""
+        return {"first": 0, "last": self.num_gpus - 1}.get(self.rank) if isinstance(self.rank, str) else self.rank
 
 
 def read_runs(path: str = TABLE) -> list[Run]:
