@@ -62,7 +62,7 @@ LAYOUT_KEYS = {
 def test_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, "estimate", *V3, "--json")
     assert set(found) == {
-        "schema", "model", "layout", "training", "stages", "peak", "routing", "verdict", "gpus", "assumptions", "warnings",
+        "schema", "model", "layout", "training", "stages", "peak", "routing", "verdict", "gpus", "conversion", "assumptions", "warnings",
         "uncounted", "bound",
     }  # fmt: skip
     assert found["schema"] == "megatron-memory-estimate/1"

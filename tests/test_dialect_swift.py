@@ -37,6 +37,7 @@ def test_a_packed_run_has_the_framework_defaults() -> None:
         True,
     )
     assert (t.grad_dtype, t.apply_rope_fusion, t.create_attention_mask_in_dataloader) == ("fp32", False, False)
+    assert t.num_workers == 4
     assert found.model.padded_vocab(4) == 151936
     assert not any("unknown" in said for said in found.warnings)
 
@@ -47,7 +48,8 @@ def test_none_turns_recomputation_off_and_sequence_parallelism_needs_tensor_para
 
 
 def test_gpus_are_the_launcher_s_environment() -> None:
-    words = "--model Qwen/Qwen3-0.6B --max_length 512"
+    words = "--model Qwen/Qwen3-0.6B --max_length 512 --dataloader_num_workers 8"
+    assert job(words).training.num_workers == 8
     assert job(words, env={}).layout.world_size == 1
     assert job(words, env={"NPROC_PER_NODE": "4", "NNODES": "2"}).layout.world_size == 8
 

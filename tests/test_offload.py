@@ -49,11 +49,14 @@ def test_what_stays_on_the_gpu(fraction: float, settings: dict[str, Any], each: 
 
 
 def test_host_memory_of_an_offloaded_optimizer() -> None:
-    """16 bytes per parameter: fp32 parameter and gradient pinned (up to twice, rounded to powers of two), moments pageable."""
+    """16 bytes per parameter; of a part of the optimizer no part is known by itself: the pinned gradient and the copy of the weight that
+    comes first may double."""
     found = stage(4, **OFFLOAD, optimizer_offload_fraction=0.5)
     owned = sum(buffer.owned for buffer in found.rank.buffers)
     (term,) = [term for term in found.host if term.name == "optimizer offload"]
-    assert (term.low, term.high) == (16 * (owned // 2), 24 * (owned // 2))
+    assert (term.low, term.high) == (16 * (owned // 2), 16 * (owned // 2))
+    (added,) = [term for term in found.host if term.name == "rounding of pinned memory"]
+    assert added.low == 0 and added.high >= (4 + 2 * 2) * (owned // 2)
 
 
 def kept(found: Stage, run: int) -> int:
@@ -69,7 +72,7 @@ def test_layer_offload_takes_everything_the_first_layers_keep() -> None:
     assert sum(t.nbytes for t in layers[0].offloaded) == whole
     assert layers[0].beside_bytes("F") == layers[0].beside_bytes("B") == whole
     (term,) = [term for term in found.host if term.name == "activation offload"]
-    assert (term.low, term.high) == (2 * whole, 4 * whole)
+    assert (term.low, term.high) == (2 * whole, 2 * whole)
 
 
 def test_double_buffering_has_two_layers_on_their_way() -> None:

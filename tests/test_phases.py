@@ -287,28 +287,39 @@ def test_metadata_is_no_less_than_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("settings", "alike", "own"),
     [
-        ({"use_distributed_optimizer": True}, 2 + 12 / 4),
-        ({}, 2 + 12 / 4),  # replicas share the work of a fully parallel save
-        ({"optimizer": "sgd"}, 2 + 8 / 4),
+        ({"use_distributed_optimizer": True}, 2, 12 / 4),
+        ({}, 2 + 12, 0),  # replicas share the work of a fully parallel save
+        ({"optimizer": "sgd"}, 2 + 8, 0),
         # what exists in the step alone is in no checkpoint
-        ({"use_distributed_optimizer": True, "grad_reduce_in_bf16": True}, 2 + 12 / 4),
-        ({**AWARE, "fp8_recipe": "tensorwise"}, 2 + 12 / 4),
-        ({**AWARE, "optimizer_cpu_offload": True, "optimizer_offload_fraction": 0.5}, 2 + 12 / 4),
-        ({"use_distributed_optimizer": True, "params_dtype": "fp32"}, 4 + 8 / 4),
+        ({"use_distributed_optimizer": True, "grad_reduce_in_bf16": True}, 2, 12 / 4),
+        ({**AWARE, "fp8_recipe": "tensorwise"}, 2, 12 / 4),
+        # what is in host memory is written from there
+        ({**AWARE, "optimizer_cpu_offload": True, "optimizer_offload_fraction": 0.5}, 2, 12 / 4 / 2),
+        ({"use_distributed_optimizer": True, "params_dtype": "fp32"}, 4, 8 / 4),
         (
             {"use_distributed_optimizer": True, "use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16"},
-            2 + 12 / 4,
+            2,
+            12 / 4,
         ),
     ],
 )
-def test_bytes_per_parameter_staged_on_the_host(settings: dict[str, Any], expected: float) -> None:
-    """Four data-parallel ranks: the rank's weights, and masters and moments in fp32 of its share."""
-    found = stage(4, **settings)
-    staged = next(term for term in found.host if term.name.startswith("checkpoint"))
-    assert staged.low == 0
-    assert staged.high == pytest.approx(expected * sum(found.num_parameters), rel=1e-3)
+def test_bytes_per_parameter_staged_on_the_host(settings: dict[str, Any], alike: float, own: float) -> None:
+    """Four data-parallel ranks: masters and moments in fp32 of the rank's share, and of what ranks have alike all that one writes
+    alone, or about a quarter: the largest tensor of this model, a table, is a quarter of it."""
+    count = sum(stage(4, **settings).num_parameters)
+    alone, parallel = (
+        next(
+            term
+            for term in stage(4, **settings, ckpt_fully_parallel_save=given).host
+            if term.name.startswith("checkpoint")
+        )
+        for given in (False, True)
+    )
+    assert alone.low == parallel.low == 0
+    assert alone.high == pytest.approx((alike + own) * count, rel=1e-3)
+    assert parallel.high == pytest.approx((alike / 4 + own) * count, rel=0.03)
 
 
 def test_what_building_allocates_in_all() -> None:

@@ -12,9 +12,10 @@ import pytest
 from megatron_memory_estimator import UnsupportedError, estimate
 from megatron_memory_estimator.device import reserved
 from megatron_memory_estimator.device.allocator import Allocator
-from megatron_memory_estimator.device.replay import Change, Lifetimes, lifetimes, owned_parts, replay, with_slopes
+from megatron_memory_estimator.device.replay import Change, Lifetimes, lifetimes, replay, with_slopes
 from megatron_memory_estimator.job.hardware import GIB
 from megatron_memory_estimator.modules.layers import layer_unit
+from megatron_memory_estimator.rank.parts import owned_parts
 from megatron_memory_estimator.tape.ops import Op, Unit
 from megatron_memory_estimator.tape.simulate import trace
 from megatron_memory_estimator.tape.tensor import Dim, Param, tensor

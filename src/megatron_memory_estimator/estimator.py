@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from .accept import accepted
 from .dataclass import dataclass
-from .device.host import host_terms
+from .device.host import HostTerm, host_terms
 from .device.phases import Phase, phases
 from .device.reserved import reserved_bytes
-from .device.terms import Range, Term, widest
+from .device.terms import Range, widest
 from .device.verdict import Allocated, Ranges, Verdict, allocated, phase_ranges, unfragmented, verdict
 from .doors import door
 from .errors import ConfigError
@@ -49,8 +49,11 @@ class Stage:
     """The moment when most is allocated."""
     reserved: Range
     """Bytes that torch's caching allocator takes during training where there is room, as torch.cuda.max_memory_reserved."""
-    host: tuple[Term, ...] = ()
-    """Host memory of one GPU's process during training."""
+
+    @cached_property
+    def host(self) -> tuple[HostTerm, ...]:
+        """Host memory of one GPU's process during training."""
+        return tuple(host_terms(self.job, self.rank))
 
     @property
     def host_bytes(self) -> Range:
@@ -313,4 +316,4 @@ def _stage(job: TrainingJob, declarer: Declarer, chunks: tuple[Chunk, ...]) -> S
         others = second_models(rank.context, job.rollout, rank.states, params)
         rank = replace(rank, states=(*rank.states, *others))
     peak = find_peak(rank)
-    return Stage(job, rank, peak, reserved_bytes(job, rank, peak), tuple(host_terms(job, rank)))
+    return Stage(job, rank, peak, reserved_bytes(job, rank, peak))

@@ -93,6 +93,7 @@ export type Estimate = {
   readonly routing: Routing | null;
   readonly verdict: Verdict & Sentence;
   readonly gpus: readonly OnGpu[];
+  readonly conversion: readonly Term[];
   readonly assumptions: readonly string[];
   readonly warnings: readonly string[];
   readonly uncounted: readonly Uncounted[];

@@ -20,6 +20,8 @@ CONTEXT = (0.4, 1.0)
 LIBRARIES = (0.05, 0.5)
 """Judgement: GiB of cuDNN, cuBLASLt, JIT kernels and stacks that load in the first steps; no public measurement tells them from the
 context. Effect: half a GiB of the device range."""
+WRITER_CONTEXT = (0.4, 0.5)
+"""General knowledge: GiB of a context that loads no kernels, as of the process that writes checkpoints beside a rank."""
 GRAPH_EXECUTABLES = (0.0, 1.5)
 """Judgement: GiB of instantiated CUDA graphs outside torch; 1347 MiB were seen (Megatron-LM PR 6479, dynamic context parallelism).
 Effect: 1.5 GiB at the high end of every run with CUDA graphs."""
@@ -34,6 +36,9 @@ def outside_terms(job: TrainingJob, c: Context) -> list[Term]:
             "CUDA libraries and kernels", env.libraries_gib, *LIBRARIES, "general knowledge; grows in the first steps"
         ),
     ]
+    if job.training.async_save:
+        said = "general knowledge; Megatron-LM async_utils.py (PersistentAsyncCaller)"
+        found.append(fixed("CUDA context of the process that writes checkpoints", None, *WRITER_CONTEXT, said))
     if env.nccl_gib is not None:
         found.append(fixed("NCCL communicators", env.nccl_gib, 0, 0, ""))
     else:

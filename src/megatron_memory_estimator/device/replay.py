@@ -27,7 +27,6 @@ what comes before the attention is there once more, in another order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from itertools import repeat
 from random import Random
 from typing import NamedTuple
@@ -38,13 +37,13 @@ from ..modules.context import Context
 from ..modules.context_parallel import EXCHANGES
 from ..rank.boundary import pipeline_tensors
 from ..rank.chunks import ChunkPlan, Run
+from ..rank.parts import holds, parameters, parts_of
 from ..rank.rank import Rank
 from ..rank.schedule import enough_microbatches, every_step
 from ..rank.workspaces import Workspace, dummy_wgrads
-from ..states.buffers import Buffer, belongs
+from ..states.buffers import Buffer
 from ..states.kept import Since
 from ..states.optimizers import OPTIMIZERS, optimizer_tensors
-from ..states.padding import bucket_multiple, buckets, default_bucket_size, piece, registered
 from ..tape.events import GRADIENT
 from ..tape.ops import Part, Unit
 from ..tape.simulate import Machine, play
@@ -131,25 +130,19 @@ Parts = tuple[Buffer, list[int]]
 
 
 def _build(memory: Allocator, rank: Rank, place: int) -> list[Parts]:
-    c, layout = rank.context, rank.context.layout
-    chunks = [[(p, memory.allocate(_bytes(c, p))) for p in _params(plan)] for plan in rank.plans]
+    c = rank.context
+    sharded = c.training.use_distributed_optimizer
+    chunks = [[(p, memory.allocate(_bytes(c, p))) for p in parameters(plan)] for plan in rank.plans]
     found: list[Parts] = []
     for plan, params in zip(rank.plans, chunks, strict=True):
         for buffer in (b for b in rank.buffers if b.chunk == plan.chunk.vp_stage):
-            expert, sharded = buffer.expert, c.training.use_distributed_optimizer
-            owner = (place // (layout.ep * layout.etp) if expert else place // layout.tp) if sharded else 0
-            its = partial(belongs, c.training, recipe=buffer.recipe, dtype=buffer.kept_dtype, expert=expert)
-            members = [one for one in params if its(one[0])]
+            members = [one for one in params if holds(c, buffer, one[0])]
             if sharded:
                 memory.allocate(buffer.numel * DTYPE_BYTES[buffer.param_dtype])
             memory.allocate(buffer.numel * DTYPE_BYTES[buffer.grad_dtype])
             for _, block in reversed(members) if sharded else ():
                 memory.free(block)
-            shards = layout.shards(expert=expert) if sharded else 1
-            first = rank.pp_rank == 0 and plan.chunk.vp_stage == 0
-            size = default_bucket_size(c, buffer.elements, first_chunk=first) if sharded else None
-            multiple = bucket_multiple(shards, busbw=c.training.ddp_pad_buckets_for_high_nccl_busbw) if sharded else 1
-            found.append((buffer, list(owned_parts([p for p, _ in members], owner, shards, size, multiple))))
+            found.append((buffer, parts_of(rank, buffer, [p for p, _ in members], place)))
     return found
 
 
@@ -167,30 +160,6 @@ def _masters(memory: Allocator, rank: Rank, parts: list[Parts]) -> None:
                     copied = memory.allocate(each * part)
                     memory.allocate(_share(buffer, kept.numel, part) * DTYPE_BYTES[kept.dtype])
                     memory.free(copied)
-
-
-def _params(plan: ChunkPlan) -> Iterator[Param]:
-    """Every parameter of a chunk in registration order, each expert's by itself."""
-    for params, copies in plan.registered_params:
-        for _ in range(copies):
-            yield from registered(params)
-
-
-def owned_parts(params: list[Param], owner: int, shards: int, bucket_size: int | None, multiple: int) -> Iterator[int]:
-    """Elements of each parameter that one of `shards` owners of a buffer has: its part of every bucket, the last parameter first."""
-    pieces = [piece(param._replace(copies=1, in_turn=False)) for param in params]
-    for bucket in buckets(pieces, multiple, bucket_size):
-        yield from _parts(bucket.spans, bucket.start, bucket.end, owner, shards)
-
-
-def _parts(spans: list[tuple[int, int]], start: int, end: int, owner: int, shards: int) -> Iterator[int]:
-    """What one owner has of the parameters of a bucket."""
-    size = (end - start) // shards
-    low, high = start + owner * size, start + (owner + 1) * size
-    for first, last in spans:
-        part = min(high, last) - max(low, first)
-        if part > 0:
-            yield part
 
 
 def _share(buffer: Buffer, numel: int, part: int) -> int:

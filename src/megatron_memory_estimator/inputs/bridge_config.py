@@ -85,6 +85,8 @@ CHECKPOINT = {
     "load_optim": "load_optim",
     "dist_ckpt_optim_fully_reshardable": "dist_ckpt_optim_fully_reshardable",
     "fully_parallel_load": "ckpt_fully_parallel_load",
+    "fully_parallel_save": "ckpt_fully_parallel_save",
+    "async_save": "async_save",
 }
 OPTIMIZER = (
     "optimizer", "use_precision_aware_optimizer", "main_grads_dtype", "main_params_dtype", "exp_avg_dtype",
@@ -95,6 +97,7 @@ FIELDS: dict[str, dict[str, str]] = {
     "train": {name: name for name in ("micro_batch_size", "global_batch_size")},
     "optimizer": {name: name for name in OPTIMIZER},
     "checkpoint": CHECKPOINT,
+    "dataset": {"num_workers": "num_workers"},
     "ddp": DDP,
 }
 """Our settings by the fields of each section; the section model has settings by their own names."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TOPICS: dict[str, tuple[str, ...]] = {
     "the run": (
-        "world_size", "gpu", "door", "seq_length", "micro_batch_size", "global_batch_size", "phases", "strict", "run_model",
+        "world_size", "gpu", "door", "seq_length", "micro_batch_size", "global_batch_size", "num_workers", "phases", "strict", "run_model",
         "packing", "packing_tokens", "set_variables", "follow", "ignore_unknown", "without_unmodelled",
     ),
     "parallelism": (
@@ -34,7 +34,10 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "grad_reduce_in_bf16",
         "gradient_accumulation_fusion", "ddp_bucket_size", "ddp_num_buckets", "ddp_pad_buckets_for_high_nccl_busbw",
     ),
-    "checkpoints": ("load_optim", "checkpoint_loader", "dist_ckpt_optim_fully_reshardable", "ckpt_fully_parallel_load"),
+    "checkpoints": (
+        "load_optim", "checkpoint_loader", "dist_ckpt_optim_fully_reshardable", "ckpt_fully_parallel_load", "ckpt_fully_parallel_save",
+        "async_save",
+    ),
     "full sharding": (
         "use_megatron_fsdp", "data_parallel_sharding_strategy", "outer_dp_sharding_strategy", "fsdp_double_buffer", "nccl_ub",
         "suggested_communication_unit_size", "megatron_fsdp_main_grads_dtype", "megatron_fsdp_main_params_dtype",

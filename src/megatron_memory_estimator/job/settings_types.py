@@ -72,6 +72,8 @@ class Settings(TypedDict, total=False):
     load_optim: bool  # a checkpoint is loaded with optimizer state (--no-load-optim, --finetune: without)
     checkpoint_loader: Literal["megatron_lm", "megatron_bridge"]  # who loads: Megatron-LM, which copies FusedAdam's state, or Megatron- ...
     dist_ckpt_optim_fully_reshardable: bool  # optimizer state is stored by parameter, and loads into other layouts
+    ckpt_fully_parallel_save: bool  # each data-parallel rank writes a part of the weights of a checkpoint; else one writes all
+    async_save: bool  # a process beside each rank writes checkpoints while training goes on
     ckpt_fully_parallel_load: bool  # each data-parallel rank reads a part of a checkpoint and sends it to the others
     cross_entropy_loss_fusion: bool  # fused cross entropy
     cross_entropy_fusion_impl: Literal["native", "te"]  # which fused cross entropy
@@ -82,6 +84,7 @@ class Settings(TypedDict, total=False):
     seq_length: int  # tokens of a sequence
     micro_batch_size: int  # sequences of a microbatch
     global_batch_size: int | None  # sequences of a step; default: enough microbatches for the full peak
+    num_workers: int  # processes of a rank's data loader
     packing: Packing | None  # the rule by which a framework packs samples into microbatches, for --sample-lengths
     packing_tokens: int | None  # tokens of a microbatch that it packs to; default: those of the run
     params_dtype: Literal["bf16", "fp16", "fp32"]  # precision of weights and activations

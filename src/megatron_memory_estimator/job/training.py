@@ -104,6 +104,10 @@ class Checkpointing:
     dist_ckpt_optim_fully_reshardable: bool = setting(
         False, "optimizer state is stored by parameter, and loads into other layouts"
     )
+    ckpt_fully_parallel_save: bool = setting(
+        True, "each data-parallel rank writes a part of the weights of a checkpoint; else one writes all"
+    )
+    async_save: bool = setting(False, "a process beside each rank writes checkpoints while training goes on")
     ckpt_fully_parallel_load: bool = setting(
         False, "each data-parallel rank reads a part of a checkpoint and sends it to the others"
     )
@@ -116,6 +120,7 @@ class Training(Loss, Checkpointing, CompressedTraining, TowerTraining, Recomputi
     seq_length: int = setting(4096, "tokens of a sequence")
     micro_batch_size: int = setting(1, "sequences of a microbatch")
     global_batch_size: int | None = setting(None, "sequences of a step; default: enough microbatches for the full peak")
+    num_workers: int = setting(2, "processes of a rank's data loader")
     packing: str | None = setting(
         None, "the rule by which a framework packs samples into microbatches, for --sample-lengths", choices=PACKING
     )

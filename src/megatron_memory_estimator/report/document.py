@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from ..device.host import conversion_terms
+from ..device.host import per_node as of_node
 from ..device.terms import Range, Term
 from ..device.verdict import explain_terms
 from ..estimator import Estimate, Stage
@@ -65,8 +67,8 @@ def _holds(part: str) -> Of:
 
 def per_node(stage: Stage) -> Range:
     """Host memory of all processes of a node that has this stage only."""
-    count = min(stage.job.gpu.gpus_per_node, stage.job.layout.world_size)
-    return Range(count * stage.host_bytes.low, count * stage.host_bytes.high)
+    layout = stage.job.layout
+    return of_node(stage.host, min(stage.job.gpu.gpus_per_node, layout.world_size), layout)
 
 
 class _Chunk(NamedTuple):
@@ -210,6 +212,11 @@ def _judged(estimate: Estimate) -> dict[str, Any]:
     return {**document(VERDICT, estimate.verdict()), **document(SENTENCE, estimate)}
 
 
+def conversion(estimate: Estimate) -> tuple[Term, ...]:
+    """Host memory in which the model's Hugging Face weights become a Megatron checkpoint."""
+    return conversion_terms(count_parameters(estimate.job.model).total)
+
+
 ESTIMATE = table(
     "estimate",
     {
@@ -222,6 +229,7 @@ ESTIMATE = table(
         "routing": routing_section,
         "judged": _judged,
         "gpus": Estimate.verdicts,
+        "conversion": conversion,
         "assumptions": assumptions,
         "warnings": lambda one: one.job.warnings,
     },

@@ -14,7 +14,7 @@ from ..modules.counts import count_parameters
 from ..routing import Routing, routing
 from ..versions import assumptions
 from .bars import print_bars
-from .document import features_text, per_node, recompute_text
+from .document import conversion, features_text, per_node, recompute_text
 from .markup import escape
 from .quantities import bounds_text, gib, plural
 from .screen import captured, room_beside
@@ -268,8 +268,9 @@ def details(estimate: Estimate) -> list[str]:
         if phase.lower:
             lines.append(f"    less: {phase.lower}")
     lines.append("Host memory of one GPU's process (GiB):")
-    for term in top.host:
-        lines.append(f"  {term.name:38} {gib(term.low):>7} - {gib(term.high):>7}   {term.source}")
+    lines += [f"  {one.name:38} {gib(one.low):>7} - {gib(one.high):>7}   {one.source}" for one in top.host]
+    lines.append("Host memory before the run, where Hugging Face weights are converted (GiB):")
+    lines += [f"  {one.name:38} {gib(one.low):>7} - {gib(one.high):>7}   {one.source}" for one in conversion(estimate)]
     lines.append("Model chunks:")
     for stage in estimate.stages:
         for plan in stage.rank.plans:

@@ -32,6 +32,8 @@ SPELLED = {"attention_backend": SAME, "moe_router_force_load_balancing": SAME}
 """Fields of TransformerConfig that are no settings: `spellings.py` reads them."""
 COMMON = "adam_* dataloader_* distributed_* lr* tensorboard_* wandb_* weight_decay*"
 """Keys of schedules, data and logs that are without effect in every framework; `megatron/classes.py` has Megatron-LM's own."""
+WORKERS = "dataloader_num_workers"
+"""What frameworks on Hugging Face's classes call `num_workers`."""
 AUX_LOSS = 1e-3
 """The coefficient of a balancing loss that a file chooses without one."""
 POWER = re.compile(r"[+-]?[0-9]+[eE][+-]?[0-9]{1,3}")
@@ -53,6 +55,8 @@ def translated(
     refused: list[str] = []
     exact, starts = patterns(f"{nothing} {COMMON}")
     for key, value in values.items():
+        if key == WORKERS and value is not None:
+            settings["num_workers"] = value
         if key in exact or key.startswith(starts):
             continue
         if key not in table and key in SHORT:

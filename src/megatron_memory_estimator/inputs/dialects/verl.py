@@ -187,7 +187,7 @@ def read(run: Run) -> Reading:
         engine_of(run, tree, sft=sft)
     at = SFT if sft else PPO
     settings, unknown, refused = sections_of(tree, at)
-    settings |= _precision(tree, at, settings) | _loss(tree, at)
+    settings |= _precision(tree, at, settings) | _loss(tree, at) | _workers(tree)
     settings["sequence_parallel"] = tree.on(f"{at.engine}.sequence_parallel", True)
     gpus = gpus_of(tree, run, notes, questions, sft=sft)
     warnings: list[str] = []
@@ -221,6 +221,12 @@ def read(run: Run) -> Reading:
         questions=tuple(questions),
         refused=tuple(refused),
     )
+
+
+def _workers(tree: Tree) -> dict[str, Any]:
+    """Processes of the data loader, as the SFT trainer or the others say it."""
+    given = tree.at("data.num_workers", tree.at("data.dataloader_num_workers"))
+    return {} if given is None else {"num_workers": given}
 
 
 def _defaults(tree: Tree, at: Places, family: str) -> dict[str, Any]:

@@ -147,7 +147,6 @@ _OTHER_PROGRAMS = frozenset({"perform_rl_step", "vision_pretraining", "bert_bina
 HARMLESS = {
     **IRRELEVANT,
     "align_grad_reduce": "megatron/training/training.py:3540: when gradient reductions start, not their buffers",
-    "async_save": "megatron/training/checkpointing.py:831: same copies to host memory; a worker process writes them",
     "ckpt_convert_format": "megatron/training/training.py:2269: converts a checkpoint and exits before any training step",
     "ckpt_convert_save": "megatron/training/training.py:2270: a path of the converted checkpoint",
     "ckpt_convert_update_legacy_dist_opt_format": "megatron/training/checkpointing.py:2594: "

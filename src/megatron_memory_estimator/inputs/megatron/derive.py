@@ -262,6 +262,12 @@ ROWS = (
         lambda job: {} if job.training.load_optim else {"no_load_optim": True},
     ),
     Row(
+        ("async_save", "use_persistent_ckpt_worker"),  # the one is off without the other (arguments.py, validate_args)
+        lambda arg, values: {"async_save": bool(arg("use_persistent_ckpt_worker"))} if arg("async_save") else {},
+        ("async_save",),
+        lambda job: {"async_save": True, "use_persistent_ckpt_worker": True} if job.training.async_save else {},
+    ),
+    Row(
         ("use_mamba_mem_eff_path",),
         lambda arg, values: {"mamba_mem_eff_path": bool(arg("use_mamba_mem_eff_path"))},
         ("mamba_mem_eff_path",),
