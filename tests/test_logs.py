@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from megatron_memory_estimator import TrainingJob, cli, estimate
+from megatron_memory_estimator.device.outside import nccl_terms
 from megatron_memory_estimator.errors import ConfigError
 from megatron_memory_estimator.evidence.figures import figures, largest, out_of_memory
 from megatron_memory_estimator.report.log import Log, compared_log, log_document, log_lines
@@ -74,6 +75,21 @@ FORMATS = [
         "device,VRAM Total Memory (B),VRAM Total Used Memory (B)\ncard1,274861129728,183912112128\n",
         [("device", False, 183912112128, "1", None)],
     ),
+    (
+        '{"traceEvents": [{"ph": "X", "name": "aten::empty"}, {"name": "[memory]", "args": {"Device Type": 1, "Device Id": 0, '
+        '"Total Allocated": 1509949440, "Total Reserved": 2147483648}}, {"name": "[memory]", "args": {"Device Type": 0, "Device Id": -1, '
+        '"Total Allocated": 9999999999, "Total Reserved": 0}}, {"name": "[memory]", "args": {"Device Type": 1, "Device Id": 0, '
+        '"Bytes": -512, "Total Allocated": 1107296256, "Total Reserved": 2147483648}}]}',
+        [("allocated", True, 1509949440, "0", None), ("reserved", True, 2147483648, "0", None)],
+    ),
+    (
+        "a:1:2 [0] NCCL INFO ncclCommInitRankConfig comm 0x5 rank 3 nranks 16 cudaDev 3 nvmlDev 3 busId 1 commId 0x3 - Init COMPLETE\n"
+        "a:1:2 [0] NCCL INFO NVLS comm 0x5 headRank 0 nHeads 8 buffSize 4194304 memSize 2097152 nvlsPerRankSize 201326592 nvlsTotalSize "
+        "1610612736\na:1:2 [0] NCCL INFO transport/p2p.cc:265 Cuda Alloc Size 10485760 pointer 0x7f2b40000000\n"
+        "a:1:2 [0] NCCL INFO transport/net.cc:748 Cuda Alloc Size 67108864 pointer 0x7f2b44000000",
+        [("NCCL", True, 1610612736 + 10485760 + 67108864, "3", None)],
+    ),
+    ("a:1:2 [0] NCCL INFO NVLS comm 0x5 headRank 0 nHeads 8 nvlsTotalSize 1610612736", [("NCCL", False, 1610612736, "", None)]),
 ]  # fmt: skip
 """A line of each format, and its figures: quantity, whether it is a peak, bytes, rank or GPU, iteration."""
 
@@ -169,7 +185,7 @@ def test_what_ran_out_is_said_first(job: TrainingJob) -> None:
     said = list(log_lines(read(job, OUT_OF_MEMORY[1][0])))
     assert said == [
         "Rank 2 ran out of memory: it asked for 9.28 GiB with 48.11 allocated, 2.05 reserved and free, 3.62 of the process outside torch, "
-        "18.55 of other processes, on 79.11.",
+        "18.55 of other processes, on a GPU of 79.11 GiB.",
         f"That is 57.39 GiB allocated, more than the {peak:.2f} GiB expected at the peak of stage 1.",
     ]
     (row,) = log_document(read(job, OUT_OF_MEMORY[1][0]))["ran_out"]
@@ -191,6 +207,53 @@ def test_a_log_of_another_run_is_refused(text: str, sentence: str, job: Training
     with pytest.raises(ConfigError) as refused:
         read(job, text)
     assert sentence in str(refused.value)
+
+
+LAYERS = """[per-layer report]
+memory source = PRECISE trace  (peak=window high-water; retained=activation held to backward)
+cell = mean/max   (time in ms, memory in MiB)
+-- forward --
+ layer  type              fwd_ms                peak            retained
+     0 dense      11.8/     12.9    2610.4/   2610.4     {0}/    {1}
+     7 dense      19.4/     22.7    3198.0/   3344.5     {2}/    {3}
+-- backward --
+ layer  type              bwd_ms                peak            retained
+     7 dense      37.7/     41.2    4102.6/   4310.0    -471.8/   -471.8
+"""
+"""A report by layer as Megatron-LM's pull request 5662 prints it, shortened."""
+
+
+def test_a_report_by_layer_stands_beside_what_layers_keep(job: TrainingJob) -> None:
+    """Layers of two stages; the backward table is not read."""
+    first, last = (stage.rank.plans[0] for stage in estimate(job).stages)
+    kept = [next(run.trace.saved_bytes for run in plan.runs if run.first_layer >= 0) for plan in (first, last)]
+    each = [size / 2**20 for size in kept]
+    found = read(job, LAYERS.format(each[0], each[0], each[1] / 2, each[1] * 2))
+    assert [(one.report.number, one.pp_rank, one.expected, one.more) for one in found.layers] == [
+        (0, 0, kept[0], pytest.approx(0, abs=1)),
+        (7, 1, kept[1], 0),
+    ]
+    assert list(log_lines(found)) == ["Each of 2 layers keeps what is expected for its backward, within 2%."]
+    more = read(job, LAYERS.format(each[0], each[0], each[1] + 50, each[1] + 60))
+    (said,) = log_lines(more)
+    assert said.startswith("Layer 7 (dense) keeps ") and said.endswith(" are expected.")
+    assert more.layers[1].more == pytest.approx(50 * 2**20, abs=2)
+    with pytest.raises(ConfigError, match="there is no layer 9: the run has 8 layers"):
+        read(job, LAYERS.replace("     7 dense      19.4", "     9 dense      19.4").format(1, 1, 1, 1))
+
+
+def test_a_report_by_layer_that_is_no_trace_has_no_layers(job: TrainingJob) -> None:
+    """PR 5662 announces a fallback, which has no figures of single layers."""
+    with pytest.raises(ConfigError, match="the log has no memory lines"):
+        read(job, LAYERS.replace("PRECISE trace", "allocator deltas").format(1, 1, 1, 1))
+
+
+def test_what_nccl_says_stands_beside_its_communicators(job: TrainingJob) -> None:
+    terms = nccl_terms(job)
+    (one,) = read(job, FORMATS[-2][0]).figures
+    assert one.expected == (sum(term.low for term in terms), sum(term.high for term in terms))
+    more = FORMATS[-2][0].replace("nvlsTotalSize 1", "nvlsTotalSize 3")
+    assert next(log_lines(read(job, more))).endswith(" GiB expected: --nccl-gib 3.43 counts what it says.")
 
 
 def test_the_command_shows_figures_of_other_frameworks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,12 +53,21 @@ def test_a_row_of_a_log_is_read_back_and_scored(words: tuple[str, ...], tmp_path
         text += REPORT.format(rank, 1, stage.steady_allocated_bytes / MIB, stage.first_step_peak_allocated_bytes / MIB)
         text += REPORT.format(rank, 2, stage.steady_allocated_bytes / MIB, stage.peak_allocated_bytes / MIB)
     runs = read(records_of_log(ran, text), tmp_path / "runs.jsonl")
-    assert [run.rank for run in runs] == [0, 4]
+    assert [(run.rank, run.iteration) for run in runs] == [(0, 2), (4, 2)]
     for run in runs:
         found = replay(run)
         assert not found.refused
         for pair in (found.steady, found.peak, found.first_step):
             assert pair is not None and pair.measured == pair.estimated
+
+
+def test_the_table_says_of_which_iteration_its_figures_are() -> None:
+    """All but five cards of Megatron-Bridge do; the runs that print the first step alone say 1."""
+    runs = read_runs()
+    assert sum(run.iteration is None for run in runs) == 5
+    for run in runs:
+        first_alone = set(run.measured) == {"first_step_max_allocated_bytes"}
+        assert run.iteration is None or (run.iteration == 1) == first_alone, run.id
 
 
 def test_a_first_line_is_no_peak_and_a_resumed_one_no_first_step() -> None:

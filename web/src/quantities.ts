@@ -601,6 +601,7 @@ export type Log = {
   readonly sentence: string;
   readonly ranks: readonly LogRank[];
   readonly figures: readonly LogFigure[];
+  readonly layers: readonly LogLayer[];
   readonly ran_out: readonly LogOom[];
 };
 
@@ -613,6 +614,14 @@ export type LogFigure = {
   readonly measured_bytes: number;
   readonly pp_rank: number;
   readonly expected_bytes: Bounds | null;
+  readonly more_bytes: Value;
+};
+
+export type LogLayer = {
+  readonly number: number;
+  readonly kind: string;
+  readonly pp_rank: number;
+  readonly retained_bytes: Readonly<Record<string, number>>;
   readonly more_bytes: Value;
 };
 

@@ -96,6 +96,8 @@ def explain_case(run: Run) -> None:
     for name, value in zip(CASE_COLUMNS, case_row(found), strict=True):
         screen.print(f"{name:12} {plain(value)}", highlight=False, soft_wrap=True, markup=False)
     screen.print(f"source       {plain(run.source)}", highlight=False, soft_wrap=True, markup=False)
+    if run.iteration is not None:
+        screen.print(f"iteration    {run.iteration}", highlight=False)
     if run.printed:
         screen.print(f"printed as   {plain(run.printed)}", highlight=False, soft_wrap=True, markup=False)
     if found.refused:
@@ -128,6 +130,7 @@ def compare_log(log: str, arguments: tuple[str, ...], num_gpus: int | None, gpu:
 LOG_COLUMNS = ("", "between steps MiB", "estimate", "error", "peak MiB", "estimate", "error", "compared with")
 
 
+LAYER_COLUMNS = ("kept for the backward", "MiB, mean", "at most", "estimate")
 FIGURE_COLUMNS = ("", "GiB", "expected", "more")
 
 
@@ -165,6 +168,15 @@ def print_log(log: Log) -> None:
     ]
     if told:
         print_table(screen, FIGURE_COLUMNS, told)
+    kept = [
+        (
+            f"layer {one.report.number} ({one.report.kind}), stage {one.pp_rank}",
+            *(f"{size / MIB:.1f}" for size in one.retained.values()),
+        )
+        for one in log.layers
+    ]
+    if kept:
+        print_table(screen, LAYER_COLUMNS, kept)
 
 
 command = Verb(

@@ -3,13 +3,14 @@
 A format is a row: what a line looks like, and what its groups are. GB of frameworks are 2^30 bytes but for Megatron-Bridge's (10^9). What
 Megatron has allocated `validation/logs.py` reads. Sources: verl `utils/profiler/performance.py`, slime and miles `utils/memory_utils.py`,
 NeMo-RL, ms-swift `megatron/trainers`, torchtitan `components/metrics.py`, Automodel, Primus, ROLL, AReaL; torch's out-of-memory messages
-(`c10/cuda/CUDACachingAllocator.cpp`); nvidia-smi, NVIDIA DCGM exporter, rocm-smi.
+(`c10/cuda/CUDACachingAllocator.cpp`) and its profiler's traces; nvidia-smi, NVIDIA DCGM exporter, rocm-smi; NCCL_DEBUG=INFO.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -22,7 +23,7 @@ from . import Kind
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
 LONGEST_LINE = 20_000
 """Characters of a line that are read."""
-Quantity = Literal["allocated", "reserved", "device", "host"]
+Quantity = Literal["allocated", "reserved", "device", "host", "NCCL"]
 KIND_OF: dict[Quantity, Kind] = {"allocated": "allocated", "reserved": "reserved", "device": "nvidia-smi"}
 """Quantities that an estimate has, by their names there."""
 N = r"(\d{1,15}(?:\.\d{1,30})?)"
@@ -114,7 +115,7 @@ the pipeline group)."""
 SYSTEM = re.compile(r"system\.gpu\.(\d{1,4})\.memoryAllocatedBytes")
 PAIR = re.compile(rf'"([\w./-]{{1,100}})": {N}')
 STEP = re.compile(r'"_?step": (\d{1,12})')
-TOOLS = frozenset({"nvidia-smi", "DCGM", "rocm-smi", "W&B system"})
+TOOLS = frozenset({"nvidia-smi", "DCGM", "rocm-smi", "W&B system", "torch profiler"})
 """Sources that count GPUs of a host, not ranks."""
 HOST = re.compile(r'Hostname="([\w.-]{1,64})"')
 COLOURS = re.compile(r"\x1b?\[[0-9;]{1,20}m")
@@ -160,10 +161,10 @@ def figures(text: str) -> list[Figure]:
     """Every figure of a log or of a tool's table, in its order, but impossible ones. Raises ConfigError for a table of nvidia-smi
     without its heads, and for one that is no CSV."""
     try:
-        found = list(_table(text.lstrip()))
+        found = list(_table(text.lstrip())) or list(_profile(text))
     except csv.Error as error:
         raise ConfigError(f"the table of figures is not CSV: {error}") from None
-    return [one for one in found or _lines(text) if one.nbytes <= MOST_BYTES]
+    return [one for one in found or (*_lines(text), *_nccl(text)) if one.nbytes <= MOST_BYTES]
 
 
 def _lines(text: str) -> Iterator[Figure]:
@@ -216,6 +217,44 @@ def _table(text: str) -> Iterator[Figure]:
         raise ConfigError(
             "it looks like a table of nvidia-smi without heads, whose columns are the caller's: record it with --format=csv"
         )
+
+
+COUNTERS: dict[str, Quantity] = {"Total Allocated": "allocated", "Total Reserved": "reserved"}
+"""torch's counters in an event of its profiler."""
+TRACED = re.compile(r'"traceEvents"\s*:')
+
+
+def _profile(text: str) -> Iterator[Figure]:
+    """The peaks of a window in a trace of torch's profiler: torch's own counters at each allocation of a GPU."""
+    if not text.lstrip().startswith("{") or not TRACED.search(text):
+        return
+    try:
+        events = json.loads(text)["traceEvents"]
+    except (ValueError, KeyError, RecursionError) as error:
+        raise ConfigError(f"the trace of torch's profiler is not JSON: {error}") from None
+    for event in events if isinstance(events, list) else ():
+        said = event.get("args") if isinstance(event, dict) and event.get("name") == "[memory]" else None
+        if not isinstance(said, dict) or said.get("Device Type") != 1:
+            continue
+        for key, quantity in COUNTERS.items():
+            size = said.get(key)
+            if isinstance(size, int) and size > 0:
+                yield Figure("torch profiler", quantity, True, size, str(said.get("Device Id", "")), None, 0)
+
+
+NCCL_ALLOCATED = re.compile(r"NCCL INFO \S+:\d+ Cuda Alloc Size (\d{1,15}) pointer")
+NCCL_SHARED = re.compile(r"NCCL INFO NVLS .*nvlsTotalSize (\d{1,15})")
+NCCL_RANK = re.compile(r"NCCL INFO ncclCommInitRank\w* comm \w+ rank (\d{1,7}) nranks (\d{1,7}) .*Init COMPLETE")
+
+
+def _nccl(text: str) -> Iterator[Figure]:
+    """What NCCL says that it allocated, in all; without NCCL_DEBUG_SUBSYS=ALLOC that is NVLS alone, a lower bound. The rank is that of
+    the largest communicator."""
+    alone = sum(map(int, NCCL_ALLOCATED.findall(text)))
+    shared = sum(map(int, NCCL_SHARED.findall(text)))
+    if alone or shared:
+        groups = [(int(count), rank) for rank, count in NCCL_RANK.findall(text)]
+        yield Figure("NCCL", "NCCL", bool(alone), alone + shared, max(groups)[1] if groups else "", None, 0)
 
 
 def _columns(text: str, source: str, used: str, of: str, unit: int) -> Iterator[Figure]:

@@ -64,5 +64,5 @@ def records_of_log(job: TrainingJob, text: str) -> list[dict[str, Any]]:
             measured["max_allocated_bytes"] = last.max_allocated_bytes
         if phase == "first-run" and (one := (*first, last)[0]).steps == 1:
             measured["first_step_max_allocated_bytes"] = one.max_allocated_bytes
-        found.append(record(job, rank, measured, phase))
+        found.append({**record(job, rank, measured, phase), "iteration": last.iteration})
     return found

@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from ..device.outside import nccl_terms
 from ..device.terms import Range
 from ..errors import ConfigError
 from ..estimator import Estimate, Stage, stage_of
 from ..evidence.figures import KIND_OF, LAST, TOOLS, Figure, OutOfMemoryMessage, figures, largest, out_of_memory
+from ..evidence.layers import LayerReport, layer_reports
 from ..evidence.why import apart, figure
 from ..job.hardware import GIB, MIB
 from ..validation.logs import Reported, read_log
@@ -75,6 +77,24 @@ class RanOut(NamedTuple):
         return self.message.allocated + self.message.asked
 
 
+class Kept(NamedTuple):
+    """What a layer keeps for its backward by a report, and by the estimate; its stage."""
+
+    report: LayerReport
+    pp_rank: int
+    expected: int
+
+    @property
+    def retained(self) -> dict[str, int]:
+        """Bytes that the layer keeps: the mean and the most of the report, and the estimate's."""
+        return {"mean": self.report.mean_bytes, "most": self.report.most_bytes, "estimated": self.expected}
+
+    @property
+    def more(self) -> int:
+        """Bytes that the report is outside the estimate, which may be anywhere from its mean to its most."""
+        return -apart(self.expected, Range(self.report.mean_bytes, self.report.most_bytes))
+
+
 class Log(NamedTuple):
     """What a log says of memory, beside the estimate of its run."""
 
@@ -82,6 +102,7 @@ class Log(NamedTuple):
     ranks: list[Compared]
     figures: list[Told]
     ran_out: list[RanOut]
+    layers: list[Kept]
 
 
 def compared(report: Reported, result: Estimate, pp_rank: int) -> Compared:
@@ -112,8 +133,9 @@ def compared_log(text: str, result: Estimate) -> Log:
         [compared(one, result, pp_rank_of(result.job, one.rank)) for one in read_log(text)],
         [_told(one, result) for one in largest(figures(text))],
         [_ran_out(one, result) for one in out_of_memory(text)],
+        _layers(layer_reports(text), result),
     )
-    if not (found.ranks or found.figures or found.ran_out):
+    if not (found.ranks or found.figures or found.ran_out or found.layers):
         raise ConfigError(
             "the log has no memory lines such as [Rank 0] (after 2 iterations) memory (MB) | allocated: ... | max allocated: ...; "
             "docs/how-to/validation.md lists the formats that are read"
@@ -133,7 +155,26 @@ def _told(one: Figure, result: Estimate) -> Told:
         rank = None  # a GPU of one of several hosts
     stage = _stage(result, job.layout.world_size - 1 if one.of == LAST else rank)
     kind = KIND_OF.get(one.quantity)
+    if one.quantity == "NCCL":
+        terms = nccl_terms(job)
+        return Told(one, stage.pp_rank, Range(sum(term.low for term in terms), sum(term.high for term in terms)))
     return Told(one, stage.pp_rank, figure(stage, kind, first=one.iteration == 1) if kind is not None else None)
+
+
+def _layers(found: list[LayerReport], result: Estimate) -> list[Kept]:
+    """Each layer beside what the estimate has it keep. Raises ConfigError for a layer that the run lacks."""
+    kept = {
+        run.first_layer + copy: (stage.pp_rank, run.trace.saved_bytes)
+        for stage in result.stages
+        for plan in stage.rank.plans
+        for run in plan.runs
+        if run.first_layer >= 0
+        for copy in range(run.copies)
+    }
+    for one in found:
+        if one.number not in kept:
+            raise ConfigError(f"line {one.line}: there is no layer {one.number}: the run has {len(kept)} layers")
+    return [Kept(one, *kept[one.number]) for one in found]
 
 
 def _ran_out(one: OutOfMemoryMessage, result: Estimate) -> RanOut:
@@ -158,6 +199,20 @@ def log_lines(log: Log) -> Iterator[str]:
         yield from _rank_lines(log.ranks, log.result)
     elif log.figures:
         yield _figure_line(log.figures)
+    if log.layers:
+        yield _layer_line(log.layers)
+
+
+def _layer_line(layers: Sequence[Kept]) -> str:
+    worst = max(layers, key=lambda one: abs(one.more))
+    if abs(worst.more) < NOTED * worst.expected:
+        return f"Each of {len(layers)} layers keeps what is expected for its backward, within {NOTED:.0%}."
+    said = f"{worst.report.mean_bytes / MIB:.1f} MiB in the mean and {worst.report.most_bytes / MIB:.1f} at most"
+    return f"Layer {worst.report.number} ({worst.report.kind}) keeps {said} for its backward; {worst.expected / MIB:.1f} are expected."
+
+
+NOTED = 0.02
+"""Share of a layer's bytes from which a difference is said."""
 
 
 def _out_lines(one: RanOut) -> Iterator[str]:
@@ -177,7 +232,7 @@ def _out_lines(one: RanOut) -> Iterator[str]:
     beside = "".join(f", {gib(size)} {what}" for size, what in parts if size)
     yield (
         f"{who} ran out of memory: it asked for {gib(message.asked)} GiB with {gib(message.allocated)} allocated{beside}, on "
-        f"{gib(message.capacity)}."
+        f"a GPU of {gib(message.capacity)} GiB."
     )
     side = "more than" if one.needed > one.expected else "within"
     yield (
@@ -190,6 +245,8 @@ def figure_text(one: Told) -> str:
     figure = one.figure
     whose = {"": "", LAST: ", last rank"}.get(figure.of, f", {'GPU' if figure.source in TOOLS else 'rank'} {figure.of}")
     when = f", iteration {figure.iteration}" if figure.iteration is not None else ""
+    if figure.quantity == "NCCL":
+        return f"What NCCL {'allocated' if figure.peak else 'has for NVLS'}{whose}"
     return f"{figure.source}: {'peak' if figure.peak else 'now'} {figure.quantity}{whose}{when}"
 
 
@@ -199,10 +256,10 @@ def _figure_line(found: Sequence[Told]) -> str:
         return "Every figure is within what is expected of its stage (figures of a moment are lower bounds)."
     side, expected = "above" if worst.more > 0 else "below", worst.expected or Range(0, 0)
     measured = gib(worst.figure.nbytes)
-    return (
-        f"{figure_text(worst)} is {measured} GiB, {gib(abs(worst.more))} {side} the {exactly(expected)} GiB expected of stage "
-        f"{worst.pp_rank}: megatron-memory why --measured {measured}GiB says what may explain it."
-    )
+    said = f"{figure_text(worst)} is {measured} GiB, {gib(abs(worst.more))} {side} the {exactly(expected)} GiB expected"
+    if worst.figure.quantity == "NCCL":
+        return f"{said}: --nccl-gib {measured} counts what it says."
+    return f"{said} of stage {worst.pp_rank}: megatron-memory why --measured {measured}GiB says what may explain it."
 
 
 def _rank_lines(rows: Sequence[Compared], result: Estimate) -> Iterator[str]:

@@ -41,6 +41,7 @@ BYTES = Kind("bytes as a positive whole number", _is_bytes)
 BYTES_OF_RANKS = Kind(
     "a list of bytes as positive whole numbers", lambda value: isinstance(value, list) and all(map(_is_bytes, value))
 )
+ITERATION = Kind("an iteration, from 1", lambda value: is_whole(value, 10**MOST_DIGITS))
 RANK = Kind(
     f"a rank, from 0, or one of {', '.join(RANKS)}",
     lambda value: is_whole(value, MOST_GPUS, 0) or (isinstance(value, str) and value in RANKS),
@@ -48,7 +49,7 @@ RANK = Kind(
 KINDS = {
     "id": NAME, "group": TEXT, "family": TEXT, "features": TEXTS, "source": TEXT, "date": TEXT, "gpu": NAME, "num_gpus": GPUS,
     "phase": one_of(*PHASES), "rank": RANK, "args": OBJECT, "bridge": OBJECT, "env": TEXT_BY_NAME, "settings": OBJECT,
-    "measured": OBJECT, "printed": TEXT,
+    "measured": OBJECT, "printed": TEXT, "iteration": ITERATION,
 }  # fmt: skip
 MEASURED = {
     "allocated_bytes": BYTES, "max_allocated_bytes": BYTES, "first_step_max_allocated_bytes": BYTES,
@@ -63,7 +64,8 @@ class Run:
     """A measured run. Bytes are what torch counted; `rank` says whose: a number, or the first rank's, the last's, the highest, or all.
 
     What ran is `args`, Megatron-LM arguments, or `bridge`, the sections of a Megatron-Bridge ConfigContainer.
-    `printed` is the figure as its source prints it, where bytes had to be made from it.
+    `printed` is the figure as its source prints it, where bytes had to be made from it. `iteration` is the last one whose figures are
+    in these; None where the source does not say it.
     """
 
     id: str
@@ -82,6 +84,7 @@ class Run:
     env: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     printed: str = ""
+    iteration: int | None = None
 
     @property
     def own_rank(self) -> int | None:
