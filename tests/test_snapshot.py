@@ -259,6 +259,27 @@ def test_steps_by_the_marks_of_the_optimizer() -> None:
     assert [group.nbytes for group in found.grown] == [20 * MIB]
 
 
+def test_a_trace_without_the_dump_begins_with_nothing_or_with_what_it_frees() -> None:
+    """As `timeline --trace` writes it; and one that frees 30 bytes that it did not make."""
+    made = {"action": "alloc", "addr": 1, "size": 100, "frames": []}
+    older = {"action": "free_requested", "addr": 9, "size": 30, "frames": []}
+    starts = [
+        account(read_snapshot(pickled({"segments": [], "device_traces": [trace]}))).replay.start
+        for trace in ([made], [older, made])
+    ]
+    assert starts == [0, 30]
+
+
+def test_what_each_pass_leaves_behind_is_named_without_marks_of_steps() -> None:
+    """The real classes, 6 microbatches of which each leaves a tensor of 20 MB in a list of the caller's; a stray tensor is made once."""
+    leak, stray = (account(read_snapshot(sample(name))) for name in ("planted_leak", "planted_stray"))
+    (group,) = leak.piled
+    assert group.site.where.endswith("pretrain_gpt.py:1 forward_step") and group.sizes == (20_000_000,) * 6
+    assert stray.piled == ()
+    for one in EXPECTED:
+        assert account(read_snapshot(sample(one["file"].partition(".")[0]))).piled == ()
+
+
 def test_a_caller_tells_rows_of_one_function_apart() -> None:
     """The innermost function is `general_gemm` for the output of a linear, its input gradient and the router's logits."""
 

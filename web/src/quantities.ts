@@ -701,6 +701,7 @@ export type Snapshot = {
   readonly pools: readonly SnapshotPool[];
   readonly steps: readonly SnapshotStep[];
   readonly grown: readonly SnapshotGroup[];
+  readonly piled: readonly SnapshotGroup[];
   readonly in_the_way: readonly SnapshotGroup[];
   readonly oom: SnapshotOom | null;
   readonly notes: readonly string[];

@@ -94,6 +94,8 @@ class Account:
     steps: tuple[Step, ...]
     grown: tuple[Group, ...]
     """What the last step kept more than the one before it, most bytes first."""
+    piled: tuple[Group, ...]
+    """What pass after pass of the model leaves behind, most bytes first."""
     in_the_way: tuple[Group, ...]
     """Tensors in segments that are half empty, most bytes first."""
     oom: OutOfMemory | None
@@ -141,7 +143,8 @@ def account(snapshot: Snapshot, moment: Moment | None = None) -> Account:
     groups = tuple(_told_apart(_groups(alive, names)))
     in_the_way = tuple(_in_the_way(snapshot, names))
     nbytes = sum(one.nbytes for one in alive)
-    return Account(snapshot, replay, moment, nbytes, groups, pools, steps, grown, in_the_way, oom)
+    piled = tuple(_piled(replay, names))
+    return Account(snapshot, replay, moment, nbytes, groups, pools, steps, grown, piled, in_the_way, oom)
 
 
 def _groups(alive: Iterable[Alive], names: Names) -> list[Group]:
@@ -214,6 +217,50 @@ def _grown(replay: Replay, names: Names, before: int, behind: int) -> tuple[Grou
         if more > 0:
             found.append(Group(group.site, group.blocks - (old.blocks if old else 0), more, group.largest))
     return tuple(sorted(found, key=lambda group: -group.nbytes))
+
+
+FEWEST_PASSES = 4
+"""Passes from which something that each leaves behind is no accident."""
+LEFT_OPEN = 0.05
+"""Share of a pass's bytes that may be alive at the dump, beside what piles up, where the pass is over."""
+
+
+def _passes(replay: Replay) -> list[int]:
+    """Where passes of the model begin: where the largest tensor is made that one line makes again and again and that goes each time."""
+    made: dict[tuple[int, int], list[int]] = {}
+    for at, event in enumerate(replay.events):
+        if event.action == ALLOC:
+            made.setdefault((id(event.frames), event.size), []).append(at)
+    again = ((size, times) for (_, size), times in made.items() if len(times) > FEWEST_PASSES)
+    return max((one for one in again if all(at in replay.freed for at in one[1][:-1])), default=(0, []))[1]
+
+
+def _piled(replay: Replay, names: Names) -> Iterator[Group]:
+    """Tensors of a line and a size of which passes that are over have left one behind, again and again: a list that keeps what it should
+    not. Steps are not asked for: a trace without their marks, or of one step, shows it too."""
+    begins = _passes(replay)
+    sums = [0] * len(begins)
+    left: dict[tuple[Site, int], list[tuple[int, int]]] = {}
+    place = -1
+    for at, event in enumerate(replay.events):
+        while place + 1 < len(begins) and at >= begins[place + 1]:
+            place += 1
+        if place < 0 or event.action != ALLOC:
+            continue
+        sums[place] += event.size
+        if at not in replay.freed:
+            left.setdefault((names.of(event.frames), event.size), []).append((place, event.size))
+    open_bytes = [0] * len(begins)
+    for found in left.values():
+        for one, size in found:
+            open_bytes[one] += size
+    groups = []
+    for (site, size), found in left.items():
+        own = {one: size * sum(other == one for other, _ in found) for one, _ in found}
+        over = [one for one in own if open_bytes[one] - own[one] <= LEFT_OPEN * sums[one]]
+        if len(over) >= FEWEST_PASSES and len(own) > (max(own) - min(own)) // 2:
+            groups.append(Group(site, len(found), size * len(found), size, (size,) * len(found)))
+    yield from sorted(groups, key=lambda group: (-group.nbytes, group.site))
 
 
 def lines(found: Account, top: int) -> tuple[tuple[Group, ...], Group | None]:

@@ -38,7 +38,7 @@ class Replay:
         """Frees of what the trace did not make."""
         self.left: dict[int, int] = {}
         """The last event that made what is at an address, and is there at the dump."""
-        change = peak = 0
+        change = peak = least = 0
         self.peak_at = START
         for at, event in enumerate(self.events):
             if event.action == ALLOC:
@@ -53,8 +53,9 @@ class Replay:
                 else:
                     self.freed[made] = at
                 change -= event.size
-        self.start = snapshot.requested - change
-        """Bytes that were alive before the first event."""
+                least = min(least, change)
+        self.start = snapshot.requested - change if snapshot.segments else -least
+        """Bytes that were alive before the first event; without the segments of the dump as many at least."""
         self.peak = self.start + peak
         """The most bytes that were alive at once."""
 

@@ -81,6 +81,8 @@ def _torch_lines(found: Account) -> Iterator[str]:
 
 
 def _step_lines(found: Account) -> Iterator[str]:
+    if found.piled:
+        yield f"Each pass leaves something behind: {_listed(found.piled)}."
     if len(found.steps) < 2:
         return
     peaks, ends = [gib(step.peak) for step in found.steps], [gib(step.end) for step in found.steps]

@@ -34,6 +34,7 @@ def snapshot_page(name: str, found: Account, run: Ran | None = None) -> str:
         steps = [[str(at), gib(one.peak), gib(one.end)] for at, one in enumerate(found.steps, 1)]
         parts += _section("Steps", ("step", "peak GiB", "behind it GiB"), steps)
         parts += _section("What the last step keeps more", GROUPS, _groups(found.grown))
+    parts += _section("What each pass leaves behind", GROUPS, _groups(found.piled)) if found.piled else []
     pools = [
         [
             "private" if one.private else "shared",
