@@ -11,10 +11,9 @@ import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.cli import main
-from megatron_memory_estimator.cli.why import bytes_of
 from megatron_memory_estimator.errors import ConfigError, EstimatorError
 from megatron_memory_estimator.evidence.trials import told
-from megatron_memory_estimator.evidence.why import figure, why
+from megatron_memory_estimator.evidence.why import bytes_of, figure, why
 from megatron_memory_estimator.report.why import sentence, why_document, why_lines
 from megatron_memory_estimator.validation.replay import job_of
 from megatron_memory_estimator.validation.runs import TABLE, Run, read_runs

@@ -12,6 +12,8 @@ from playwright.sync_api import Locator, Page, expect
 
 from megatron_memory_estimator import LayoutError, TrainingJob, advise, estimate
 
+from ..helpers import FACTS
+from ..test_snapshot_beside import DENSE
 from .browser import Opened
 
 QWEN = "#/estimate?model=Qwen/Qwen3-8B&num_gpus=8&s.gpu=H100-80GB"
@@ -190,15 +192,133 @@ def test_a_moment_of_the_timeline_shows_its_tensors(opened: Opened) -> None:
         assert sum(int(one.removesuffix(" bytes").replace(",", "")) for one in sizes) == moment.highest_bytes
 
 
-def test_advice_is_applied(opened: Opened) -> None:
+def test_what_does_not_fit_is_answered_unasked(opened: Opened) -> None:
+    """Three changes stand there, the others behind a button, and Apply takes one; where no layout was given the first that fits, too."""
     page = opened(QWEN)
-    page.get_by_role("button", name="Find changes").click()
-    apply = page.get_by_role("button", name="Apply")
+    card = page.get_by_label("What to change")
+    apply = card.locator("ol").last.get_by_role("button", name="Apply")
     expect(apply.first).to_be_visible(timeout=60_000)
     advice = advise(qwen())
-    assert apply.count() == len(advice.outcomes) > 0
+    expect(card.get_by_role("progressbar")).to_have_count(0, timeout=120_000)
+    if len(advice.outcomes) > 3:
+        expect(apply).to_have_count(3)
+        card.get_by_role("button", name=f"Show all {len(advice.outcomes)}").click()
+    expect(apply).to_have_count(len(advice.outcomes))
+    expect(apply.first.locator("..").locator(".gauge")).to_be_visible()
     apply.first.click()
     expect_peak(page, advice.outcomes[0].peak)
+
+
+def test_the_first_layout_that_fits_is_proposed(opened: Opened) -> None:
+    """Qwen3-8B without a layout: the first plan of its 8 GPUs."""
+    page = opened("#/estimate?model=Qwen/Qwen3-8B&num_gpus=8&s.gpu=H100-80GB&s.micro_batch_size=1&s.recompute_granularity=full"
+                  "&s.recompute_method=uniform&s.recompute_num_layers=1&s.seq_length=65536")  # fmt: skip
+    card = page.get_by_label("What to change")
+    first = card.locator("ol").first.locator("li").first
+    expect(first).to_contain_text("on 8 GPUs", timeout=120_000)
+    first.get_by_role("button", name="Apply").click()
+    expect(page.locator(".verdict.good, .verdict.maybe")).to_be_visible(timeout=60_000)
+
+
+def test_advice_is_found_where_it_fits(opened: Opened) -> None:
+    page = opened(QWEN + "&s.tensor_model_parallel_size=4")
+    page.get_by_role("button", name="Find changes").click()
+    apply = page.get_by_role("button", name="Apply")
+    advice = advise(qwen(tensor_model_parallel_size=4))
+    expect(apply).to_have_count(len(advice.outcomes), timeout=60_000)
+
+
+def test_the_phase_that_decides_is_shown_with_what_it_takes(opened: Opened) -> None:
+    """The head, the first chart and the table have the bytes of the document."""
+    page = opened(QWEN + "&s.tensor_model_parallel_size=4")
+    found = estimate(qwen(tensor_model_parallel_size=4))
+    verdict = found.verdict()
+    row = page.locator("svg.phases g.bar", has_text="\u25b8")
+    expect(row).to_have_count(1)
+    low, high = (f"{size / 2**30:,.1f}" for size in verdict.device)
+    expect(row).to_have_attribute("aria-label", re.compile(rf"{low} to {high} GiB on stage 0, fits, decides"))
+    expect(page.locator(".big strong")).to_have_text(f"+{verdict.head_room.low / 2**30:,.1f}")
+    expect(page.locator("dl.figures")).to_contain_text("tokens/s/GPU")
+    page.locator("svg.phases g.bar").nth(0).click()
+    table = page.get_by_role("table", name="What it takes to train")
+    stage = found.peak_stage
+    expect(table.locator("tr", has_text="activations")).to_contain_text(
+        f"{stage.breakdown_bytes['activations'] / 2**30:,.2f}"
+    )
+    expect(table.locator("tr").last).to_contain_text(f"{stage.device.low / 2**30:,.2f}")
+
+
+OPEN_SCRIPT = SCRIPT.replace("--nproc_per_node 8", "--nnodes $NNODES --nproc_per_node 8").replace(
+    "--swiglu", "--swiglu $MORE"
+)
+
+
+def test_what_a_script_leaves_open_is_a_field(opened: Opened, tmp_path: Path) -> None:
+    page = opened("")
+    script = tmp_path / "run.sh"
+    script.write_text(OPEN_SCRIPT.replace("$MORE", ""))
+    page.locator("input[type=file]").set_input_files(script)
+    form = page.get_by_role("form", name="What is open")
+    field = form.locator("input").first
+    expect(field).to_be_visible()
+    name = field.get_attribute("name")
+    field.fill("4" if name == "open-NNODES" else "32")
+    form.get_by_role("button", name="Go on").click()
+    expect(page.locator(".verdict")).to_contain_text("on 32 GPUs")
+    page.reload()
+    expect(page.locator(".verdict")).to_contain_text("on 32 GPUs")
+
+
+LOOP = """#!/bin/bash
+for TP in 1 2; do
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 \\
+  --max-position-embeddings 1024 --micro-batch-size 1 --vocab-size 32000 --bf16 --tensor-model-parallel-size $TP
+done
+"""
+
+
+def test_the_runs_of_a_loop_are_buttons(opened: Opened, tmp_path: Path) -> None:
+    page = opened("")
+    script = tmp_path / "loop.sh"
+    script.write_text(LOOP)
+    page.locator("input[type=file]").set_input_files(script)
+    page.get_by_role("form", name="What is open").get_by_role("button", name="2", exact=True).click()
+    expect(page.locator(".verdict")).to_contain_text("tp 2")
+
+
+def test_a_snapshot_of_torch_stands_beside_its_run(opened: Opened, tmp_path: Path) -> None:
+    """The real classes of one layer with a leak: the page names the line, as the command does."""
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "torchrun --nproc_per_node 1 pretrain_gpt.py "
+        + DENSE.replace("--num-layers 4", "--num-layers 1").replace("\n", " ")
+    )
+    page = opened("")
+    page.locator("input[type=file]").set_input_files(script)
+    expect(page.locator(".verdict")).to_contain_text("on 1 GPU")
+    page.locator("input[type=file]").set_input_files(FACTS / "snapshots" / "planted_leak.pickle.gz")
+    card = page.get_by_label("Your own run")
+    expect(card).to_contain_text("The run explains", timeout=60_000)
+    expect(card.get_by_role("table", name="in the snapshot alone")).to_contain_text("pretrain_gpt.py:1 forward_step")
+    expect(card.get_by_role("table", name="what each pass leaves behind")).to_contain_text("of your own code")
+    card.get_by_role("button", name="Put away").click()
+    expect(card).not_to_contain_text("The run explains")
+
+
+def test_a_log_and_a_figure_stand_beside_their_run(opened: Opened, tmp_path: Path) -> None:
+    page = opened(QWEN + "&s.tensor_model_parallel_size=4")
+    peak = peak_of(qwen(tensor_model_parallel_size=4))
+    expect_peak(page, peak)
+    card = page.get_by_label("Your own run")
+    card.locator("input[name=measured]").fill(f"{peak / 2**30 + 4:.2f}GiB")
+    card.get_by_role("button", name="Why?").click()
+    expect(card).to_contain_text("GiB", timeout=60_000)
+    log = tmp_path / "train.log"
+    log.write_text(
+        f"[Rank 0] (after 2 iterations) memory (MB) | allocated: 1 | max allocated: {peak / 2**20:.2f} | reserved: 1 | max reserved: 1\n"
+    )
+    page.locator("input[type=file]").set_input_files(log)
+    expect(card.get_by_role("table", name="Figures of the log")).to_contain_text(f"{peak / 2**30:,.2f}")
 
 
 def test_a_plan_shows_how_far_it_is_and_can_be_cancelled(opened: Opened) -> None:

@@ -10,6 +10,8 @@ export type State = {
   readonly file?: string;
   readonly stage?: number;
   readonly moment?: number;
+  /** The phase whose terms are open; else that which decides. */
+  readonly phase?: string;
   readonly advice: boolean;
   readonly axes: Readonly<Record<string, string>>;
   readonly objective: string;
@@ -28,6 +30,8 @@ export const SHORT: Readonly<Record<string, string>> = {
   cp: "context_parallel_size", ep: "expert_model_parallel_size", etp: "expert_tensor_parallel_size",
 };
 
+/** The setting that holds variables of a script, and words of its caller, by name. */
+export const VARIABLES = "set_variables";
 const VIEWS: readonly View[] = ["estimate", "plan", "compare"];
 const LONGEST = 2 * 2 ** 20;
 
@@ -102,9 +106,13 @@ export const addressOf = async (state: State): Promise<string> => {
   if (run.text !== undefined) words.set("text", await packed(run.text));
   if (state.file) words.set("file", state.file);
   if (run.num_gpus !== undefined) words.set("num_gpus", String(run.num_gpus));
-  for (const [name, value] of Object.entries(run.settings)) words.set(`s.${name}`, written(value));
+  for (const [name, value] of Object.entries(run.settings)) {
+    if (name === VARIABLES) for (const [variable, word] of Object.entries(value as unknown as Record<string, string>)) words.set(`set.${variable}`, word);
+    else words.set(`s.${name}`, written(value));
+  }
   if (state.stage !== undefined) words.set("stage", String(state.stage));
   if (state.moment !== undefined) words.set("moment", String(state.moment));
+  if (state.phase !== undefined) words.set("phase", state.phase);
   if (state.advice) words.set("advice", "1");
   for (const [name, value] of Object.entries(state.axes)) if (value) words.set(`axis.${name}`, value);
   if (state.objective !== EMPTY.objective) words.set("objective", state.objective);
@@ -119,7 +127,9 @@ export const stateOf = async (hash: string): Promise<State | null> => {
   if (!match) return null;
   const words = new URLSearchParams(match[2] ?? "");
   const named = (start: string) => [...words].filter(([name]) => name.startsWith(start)).map(([name, text]) => [name.slice(start.length), text] as const);
-  const settings = Object.fromEntries(named("s.").map(([name, text]) => [Object.hasOwn(SHORT, name) ? SHORT[name] : name, read(text)]));
+  const settings: Record<string, Value> = Object.fromEntries(named("s.").map(([name, text]) => [Object.hasOwn(SHORT, name) ? SHORT[name] : name, read(text)]));
+  const variables = Object.fromEntries(named("set."));
+  if (Object.keys(variables).length) settings[VARIABLES] = variables as unknown as Value;
   const axes = Object.fromEntries(named("axis."));
   const text = words.get("text");
   const gpus = words.get("num_gpus");
@@ -137,6 +147,7 @@ export const stateOf = async (hash: string): Promise<State | null> => {
     file: words.get("file") ?? undefined,
     stage: whole(words.get("stage")),
     moment: whole(words.get("moment")),
+    phase: words.get("phase") ?? undefined,
     advice: words.get("advice") === "1",
     axes,
     objective: words.get("objective") ?? EMPTY.objective,

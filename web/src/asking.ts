@@ -1,18 +1,20 @@
 // Questions of components: asked anew when the request changes, the one before is cancelled, what was answered lately is kept.
 import type { Asked, Tool } from "./tools";
 import { useEffect, useState } from "preact/hooks";
-import { type Asking, type Engine, Refusal, isCancelled, sentence } from "./engine";
+import { type Asking, type Engine, type Question, Refusal, isCancelled, sentence } from "./engine";
 
 export type Answer<T> = {
   /** The last answer; while a new one is on its way, or refused, that of the request before. */
   readonly found?: T;
   readonly error?: string;
+  /** What the refused request leaves open. */
+  readonly questions?: readonly Question[];
   readonly busy: boolean;
   /** Whether `found` answers the request as it is now. */
   readonly fresh: boolean;
 };
 
-type Kept<T> = { readonly key: string; readonly found?: T; readonly error?: string; readonly busy: boolean };
+type Kept<T> = { readonly key: string; readonly found?: T; readonly error?: string; readonly questions?: readonly Question[]; readonly busy: boolean };
 
 const KEPT = 60;
 const known = new Map<string, unknown>();
@@ -40,7 +42,7 @@ export const useAnswer = <T>(engine: Engine, tool: Tool, request: Asked | null):
       .catch((error: unknown) => {
         if (abort.signal.aborted || isCancelled(error)) return;
         if (!(error instanceof Refusal)) console.error(error);
-        setKept(({ key: before, found }) => ({ key: before, ...(found === undefined ? {} : { found }), error: sentence(error), busy: false }));
+        setKept(({ key: before, found }) => ({ key: before, ...(found === undefined ? {} : { found }), error: sentence(error), questions: error instanceof Refusal ? error.questions : [], busy: false }));
       })
       .finally(() => clearTimeout(hint));
     return () => {

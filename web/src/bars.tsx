@@ -1,10 +1,11 @@
 // Every stage's peak by category against the GPU's memory, with what it takes of the device.
 import { scaleLinear } from "d3-scale";
 import { useState } from "preact/hooks";
-import { PARTS, colourOf } from "./colours";
+import { PARTS, colourOf, termColour } from "./colours";
 import { usePage } from "./context";
 import type { Estimate, Stage } from "./documents";
 import { Figure, Legend } from "./figure";
+import { Hatch } from "./hatch";
 import { GIB, counted, gib, ranges, size } from "./figures";
 import { type Spot, Tip } from "./tip";
 
@@ -33,8 +34,14 @@ const Hint = ({ stage }: { stage: Stage }) => (
   </>
 );
 
+/** What is outside torch, behind what it has allocated: each from where to where, at least. */
+const outsideOf = (stage: Stage): readonly (readonly [string, number, number])[] => {
+  let from = stage.peak_allocated_bytes;
+  return stage.device_terms.filter((term) => term.low > 0).map((term) => [term.name, from, (from += term.low)] as const);
+};
+
 const LEFT = 34;
-const RIGHT = 66;
+const RIGHT = 96;
 const FOOT = 22;
 
 export const Bars = ({ found, stage }: { found: Estimate; stage: number }) => {
@@ -46,13 +53,14 @@ export const Bars = ({ found, stage }: { found: Estimate; stage: number }) => {
   const height = stages.length * row + FOOT;
   const legend = PARTS.filter((part) => stages.some((one) => one.breakdown_bytes[part])).map((part) => [part, colourOf(part)] as const);
   return (
-    <Figure title="Stages at their peak" name="stages" note={<Legend of={legend} />}>
+    <Figure title="Stages while they train" name="stages" note={<Legend of={legend} />}>
       {(width) => {
         const x = scaleLinear([0, high / GIB], [LEFT, width - RIGHT]);
         const limit = x(verdict.memory_bytes / GIB);
         return (
           <>
-            <svg class="figure" width={width} height={height} role="group" aria-label={`Peak of ${counted(stages.length, "stage")}; ${verdict.gpu} has ${gib(verdict.memory_bytes, 1)} GiB`}>
+            <svg class="figure stages" width={width} height={height} role="group" aria-label={`Peak of ${counted(stages.length, "stage")}; ${verdict.gpu} has ${gib(verdict.memory_bytes, 1)} GiB`}>
+              <Hatch />
               {x.ticks(Math.max(3, width / 110)).map((tick) => (
                 <g key={tick}>
                   <line class="grid" x1={x(tick)} x2={x(tick)} y1={0} y2={height - FOOT} />
@@ -85,8 +93,11 @@ export const Bars = ({ found, stage }: { found: Estimate; stage: number }) => {
                       from += one.breakdown_bytes[part] ?? 0;
                       return <rect key={part} fill={colourOf(part)} x={start} y={top + 3} width={Math.max(0, x(from / GIB) - start)} height={row - 7} />;
                     })}
-                    <path class="whisker" d={`M${low},${top + row / 2}H${far}M${low},${top + 5}V${top + row - 6}M${far},${top + 5}V${top + row - 6}`} />
-                    <text class="value" x={width - 4} y={top + row / 2} text-anchor="end" dominant-baseline="central">{gib(one.peak_allocated_bytes)}</text>
+                    {outsideOf(one).map(([name, start, end]) => (
+                      <rect key={name} fill={termColour(name, false)} x={x(start / GIB)} y={top + 3} width={Math.max(0, x(end / GIB) - x(start / GIB))} height={row - 7} />
+                    ))}
+                    <rect fill="url(#hatch)" class="upto" x={low} y={top + 3} width={Math.max(0, far - low)} height={row - 7} />
+                    <text class={`value ${one.device_bytes.high > verdict.memory_bytes ? "over" : ""}`} x={width - 4} y={top + row / 2} text-anchor="end" dominant-baseline="central">{gib(one.device_bytes.low, 1)}–{gib(one.device_bytes.high, 1)}</text>
                   </g>
                 );
               })}
@@ -95,7 +106,8 @@ export const Bars = ({ found, stage }: { found: Estimate; stage: number }) => {
             <Tip at={spot} width={width} />
             <p class="legend">
               <span>▕ ╌ {verdict.gpu}, {gib(verdict.memory_bytes, 1)} GiB</span>
-              <span>├─┤ taken of the device, low to high</span>
+              <span>grey: NCCL, contexts, libraries</span>
+              <span>▨ up to, with what fragmentation may take</span>
             </p>
           </>
         );

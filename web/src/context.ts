@@ -5,12 +5,17 @@ import type { State } from "./address";
 import type { Run, Settings, Value } from "./documents";
 import type { Engine } from "./engine";
 
+/** What a run left behind: a memory snapshot in base64, or the text of a log. */
+export type Evidence = { readonly kind: "snapshot" | "log"; readonly name: string; readonly content: string };
+
 export type Page = {
   readonly engine: Engine;
   readonly state: State;
   /** Change the state: a step that the browser's back button undoes, or with `replace` none of its own. */
   readonly go: (change: Partial<State>, how?: "step" | "replace") => void;
   readonly say: (sentence: string) => void;
+  readonly evidence: Evidence | null;
+  readonly show: (evidence: Evidence | null) => void;
 };
 
 export const PageContext = createContext<Page | null>(null);

@@ -1,12 +1,14 @@
 // The settings of a run as controls: values that are legal can be chosen, of the others it is said why not.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { VARIABLES } from "./address";
 import { useAnswer } from "./asking";
 import { changed, requestOf, usePage, without } from "./context";
 import type { Choice, Choices, Estimate, SettingFacts, Value } from "./documents";
 
 const LABELS: readonly (readonly [string, string])[] = [
-  ["tensor_model_parallel_size", "tp"], ["pipeline_model_parallel_size", "pp"], ["virtual_pipeline_model_parallel_size", "vpp"],
-  ["context_parallel_size", "cp"], ["expert_model_parallel_size", "ep"], ["expert_tensor_parallel_size", "etp"],
+  ["tensor_model_parallel_size", "tensor parallel, tp"], ["pipeline_model_parallel_size", "pipeline parallel, pp"],
+  ["virtual_pipeline_model_parallel_size", "virtual stages of each rank, vpp"], ["context_parallel_size", "context parallel, cp"],
+  ["expert_model_parallel_size", "expert parallel, ep"], ["expert_tensor_parallel_size", "tensor parallel of experts, etp"],
   ["sequence_parallel", "sequence parallel"], ["micro_batch_size", "micro batch"], ["recompute", "recompute"], ["precision", "precision"],
   ["use_distributed_optimizer", "distributed optimizer"], ["use_precision_aware_optimizer", "precision-aware optimizer"],
 ];
@@ -133,7 +135,7 @@ const Others = ({ facts }: { facts: readonly SettingFacts[] }) => {
   const [name, setName] = useState("");
   const own = new Set([...LABELS.map(([own]) => own), ...NUMBERS.map(([own]) => own as string), "world_size", "gpu", "num_gpus"]);
   const known = useMemo(() => new Map(facts.map((one) => [one.name, one])), [facts]);
-  const given = Object.entries(state.run.settings).filter(([one, value]) => !own.has(one) && value !== null);
+  const given = Object.entries(state.run.settings).filter(([one, value]) => !own.has(one) && one !== VARIABLES && value !== null);
   const set = (one: string, value: Value) => go({ run: { ...state.run, settings: { ...state.run.settings, [one]: value } } });
   const chosen = known.get(name.trim());
   const add = () => {
@@ -168,6 +170,57 @@ const Others = ({ facts }: { facts: readonly SettingFacts[] }) => {
             <button type="button" class="quiet" aria-label={`Remove ${one}`} onClick={() => go({ run: without(state.run, [one]) })}>×</button>
           </div>
         );
+      })}
+    </fieldset>
+  );
+};
+
+/** Variables of a script, and words of its caller, that were given. */
+const Variables = () => {
+  const { state, go } = usePage();
+  const known = state.run.settings[VARIABLES] as unknown as Readonly<Record<string, string>> | undefined;
+  if (!known) return null;
+  const set = (name: string, word: string | undefined) => {
+    const { [name]: _, ...rest } = known;
+    const variables = word === undefined ? rest : { ...known, [name]: word };
+    go({ run: Object.keys(variables).length ? changed(state.run, { [VARIABLES]: variables } as never) : without(state.run, [VARIABLES]) });
+  };
+  return (
+    <fieldset>
+      <legend>Variables of the script</legend>
+      {Object.entries(known).map(([name, word]) => (
+        <div class="control given-row" key={name}>
+          <label>
+            <span class="label">{/^\d+$/.test(name) ? `word ${name} of the caller` : name}</span>
+            <input value={word} onChange={(event) => set(name, event.currentTarget.value)} />
+          </label>
+          <button type="button" class="quiet" aria-label={`Remove ${name}`} onClick={() => set(name, undefined)}>×</button>
+        </div>
+      ))}
+    </fieldset>
+  );
+};
+
+/** What a search keeps of a run: its GPU, the length of its sequences, and its batch. */
+export const RunFields = () => {
+  const { engine, state, go } = usePage();
+  const { run } = state;
+  const gpu = useAnswer<Choices>(engine, "choices", { ...requestOf(run), names: ["gpu"] }).found?.choices["gpu"];
+  const set = (name: string, value: number | null, how: "step" | "replace") => go({ run: value === null ? without(run, [name]) : changed(run, { [name]: value }), planned: false }, how);
+  return (
+    <fieldset>
+      <legend>GPU and batch</legend>
+      {gpu && (
+        <label class="control">
+          <span class="label">GPU</span>
+          <select name="gpu" value={String(gpu.value)} onChange={(event) => go({ run: changed(run, { gpu: event.currentTarget.value }), planned: false })}>
+            {gpu.values.map((one) => <option key={String(one.value)} value={String(one.value)} disabled={one.refusal !== null}>{String(one.value)}</option>)}
+          </select>
+        </label>
+      )}
+      {NUMBERS.filter(([name]) => name !== "num_gpus").map(([name, label]) => {
+        const own = (run.settings[name] ?? null) as number | null;
+        return <NumberField key={name} name={name} label={label} own={own} given={name in run.settings} value={own} legal={[]} set={(value, how) => set(name, value, how)} />;
       })}
     </fieldset>
   );
@@ -229,6 +282,7 @@ export const Controls = ({ found, current }: { found: Estimate | undefined; curr
           return one && one.values.length > 1 && <Kind key={name} name={name} label={label} current={one.value} values={one.values} choose={choose} />;
         })}
       </fieldset>
+      <Variables />
       <Others facts={facts} />
     </form>
   );

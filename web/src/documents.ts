@@ -3,8 +3,8 @@
 import type * as of from "./quantities";
 
 export type {
-  Bounds, Case, Choice, Choices, Comparison as Compared, Estimate, Lane, LaneShape as Shape, Lanes, Launch, ModelFacts, Moment, SettingFacts, Settings,
-  Stage, Tensor, Value,
+  Bounds, Case, Choice, Choices, Comparison as Compared, Estimate, Event, Lane, LaneShape as Shape, Lanes, Launch, Log, ModelFacts, Moment, SettingFacts, Settings, Snapshot, SnapshotLeft,
+  Speed, Stage, Tensor, Term, Value, Why,
 } from "./quantities";
 
 /** A run as requests name it. */

@@ -14,8 +14,15 @@ export interface Engine {
   ask<T>(tool: Tool, request: Asked, asking?: Asking): Promise<T>;
 }
 
-/** One sentence from the engine: the request is wrong, or cannot be answered. */
-export class Refusal extends Error {}
+/** What a run leaves open: the option of the command line that answers, and the values that its file names. */
+export type Question = { readonly what: string; readonly option: string; readonly values: readonly string[] };
+
+/** One sentence from the engine: the request is wrong, or cannot be answered; what of it can be settled. */
+export class Refusal extends Error {
+  constructor(said: string, readonly questions: readonly Question[] = []) {
+    super(said);
+  }
+}
 
 export const cancelled = () => new DOMException("cancelled", "AbortError");
 export const isCancelled = (error: unknown) => error instanceof DOMException && error.name === "AbortError";
@@ -26,7 +33,7 @@ const whole = (tool: Tool, request: Asked): Asked => (SHORTENED.has(tool) ? { ..
 /** Tools that read a run again and again, in a process of their own: what nobody waits for ends. */
 const ABORTED = new Set(["choices"]);
 
-type Line = { readonly progress?: Progress; readonly answer?: unknown; readonly error?: string };
+type Line = { readonly progress?: Progress; readonly answer?: unknown; readonly error?: string; readonly questions?: readonly Question[] };
 
 /** `megatron-memory serve`, on the page's own origin. */
 export class HttpEngine implements Engine {
@@ -49,7 +56,7 @@ export class HttpEngine implements Engine {
     if (response.ok && response.headers.get("Content-Type")?.startsWith("application/x-ndjson") && response.body) {
       return (await this.streamed(response.body, progress)) as T;
     }
-    let found: { error?: string };
+    let found: { error?: string; questions?: readonly Question[] };
     try {
       found = await response.json();
     } catch (error) {
@@ -57,7 +64,7 @@ export class HttpEngine implements Engine {
       throw new Refusal(`the server answered with HTTP ${response.status}`);
     }
     if (signal?.aborted) throw cancelled();
-    if (!response.ok) throw new Refusal(found.error ?? `the server answered with HTTP ${response.status}`);
+    if (!response.ok) throw new Refusal(found.error ?? `the server answered with HTTP ${response.status}`, found.questions);
     return found as T;
   }
 
@@ -111,7 +118,7 @@ class OneWorker {
       if (one?.id !== data.id) return;
       if (data.progress) return one.progress?.(data.progress);
       this.running = undefined;
-      if (data.error !== undefined) one.reject(new Refusal(data.error));
+      if (data.error !== undefined) one.reject(new Refusal(data.error, data.questions));
       else one.resolve(data.answer);
       this.next();
     };

@@ -6,12 +6,18 @@ import { Bars } from "./bars";
 import { requestOf, usePage } from "./context";
 import { Controls } from "./controls";
 import type { Estimate, Lanes, Moment } from "./documents";
+import { EvidenceCard } from "./evidence";
 import { Exports } from "./exports";
+import { Head } from "./head";
+import { Phases } from "./phases";
+import { Refused } from "./refused";
 import { Resolved } from "./resolved";
 import { Source } from "./source";
+import { StageFigures } from "./stage";
 import { Tensors } from "./tensors";
 import { Timeline } from "./timeline";
-import { Assumptions, OtherGpus, VerdictLine, Warnings } from "./verdict";
+import { tone } from "./colours";
+import { Assumptions, OtherGpus, Warnings } from "./verdict";
 
 const WIDE = "(min-width: 901px)";
 
@@ -28,7 +34,7 @@ const useWide = (): boolean => {
 };
 
 const Results = ({ found, current, stale, busy }: { found: Estimate; current: boolean; stale: boolean; busy: boolean }) => {
-  const { engine, state } = usePage();
+  const { engine, state, evidence } = usePage();
   const stage = found.stages.find((one) => one.pp_rank === state.stage)?.pp_rank ?? found.peak.pp_rank;
   const request = requestOf(state.run);
   const lanes = useAnswer<Lanes>(engine, "lanes", current ? request : null);
@@ -37,20 +43,25 @@ const Results = ({ found, current, stale, busy }: { found: Estimate; current: bo
   const moment = state.moment !== undefined && places.includes(state.moment) && state.stage === stage ? state.moment : undefined;
   const place = moment ?? lane?.peak_moment;
   const alive = useAnswer<Moment>(engine, "moment", current && lanes.fresh && lane && place !== null && place !== undefined ? { ...request, stage, moment: place } : null);
+  const own = found.stages.find((one) => one.pp_rank === stage);
+  const bad = tone(found.verdict.verdict) === "bad";
   const refused = current && lanes.error !== undefined;
   const old = (fresh: boolean) => (current && !fresh ? "stale" : ""); // what the settings before had, beside an estimate of these
   return (
     <div class={stale ? "results stale" : "results"} aria-busy={busy}>
-      <VerdictLine found={found} />
+      <Head found={found} speed={lanes.found && lanes.fresh && !refused ? lanes.found.speed : undefined} />
+      {evidence && <EvidenceCard predicted={own?.breakdown_bytes} />}
+      {bad && <AdviceCard found={found} />}
       <Warnings warnings={found.warnings} />
+      <Phases found={found} />
       <Bars found={found} stage={stage} />
       {lanes.found && lane && !refused && (
         <div class={old(lanes.fresh)}>
-          <Timeline lanes={lanes.found} stage={stage} moment={moment} />
+          <Timeline lanes={lanes.found} stage={stage} moment={moment} parts={own?.breakdown_bytes ?? {}} />
         </div>
       )}
       {current && lanes.error && <p class="refusal">{lanes.error}</p>}
-      <AdviceCard />
+      {!bad && <AdviceCard found={found} />}
       {alive.found && alive.found.pp_rank === stage && !refused && (
         <div class={old(alive.fresh)}>
           <Tensors found={alive.found} />
@@ -61,6 +72,8 @@ const Results = ({ found, current, stale, busy }: { found: Estimate; current: bo
         <h2>On other GPUs</h2>
         <OtherGpus found={found} />
       </section>
+      {own && <StageFigures found={found} stage={own} />}
+      {!evidence && <EvidenceCard predicted={undefined} />}
       <Exports stage={stage} moment={lanes.fresh ? (place ?? undefined) : undefined} />
       <Resolved found={found} />
       <Assumptions assumptions={found.assumptions} />
@@ -70,7 +83,7 @@ const Results = ({ found, current, stale, busy }: { found: Estimate; current: bo
 
 export const EstimateView = () => {
   const { engine, state } = usePage();
-  const { found, error, busy, fresh } = useAnswer<Estimate>(engine, "estimate", requestOf(state.run));
+  const { found, error, questions, busy, fresh } = useAnswer<Estimate>(engine, "estimate", requestOf(state.run));
   const wide = useWide();
   useEffect(() => {
     document.title = found && error === undefined ? `${found.model.name.split("/").at(-1) || "run"}: ${found.verdict.verdict}, Megatron memory` : "Megatron memory";
@@ -87,7 +100,7 @@ export const EstimateView = () => {
         </aside>
       )}
       <div>
-        {error !== undefined && <p class="refusal" role="alert">{error}</p>}
+        {error !== undefined && <Refused key={error} error={error} questions={questions ?? []} />}
         {!found && busy && <p class="busy" role="status">The engine starts …</p>}
         {found && error === undefined && <Results found={found} current={fresh} stale={busy} busy={busy} />}
       </div>

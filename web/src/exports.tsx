@@ -25,7 +25,7 @@ export const Exports = ({ stage, moment }: { stage: number; moment: number | und
   const request = requestOf(state.run);
   const hand = (format: string, what: string) => async () => {
     try {
-      if (format === "json") {
+      if (format === "json" && what !== "trace") {
         const found = await engine.ask<{ schema: string }>(what as Tool, { ...request, ...(what === "estimate" ? {} : { stage }) });
         save(`${what}.json`, `${JSON.stringify(found, null, 1)}\n`, TYPES["json"]!);
         return;
@@ -49,6 +49,7 @@ export const Exports = ({ stage, moment }: { stage: number; moment: number | und
             <button type="button" onClick={hand("csv", "stages")}>Stages CSV</button>
             <button type="button" onClick={hand("csv", "moments")}>Moments CSV</button>
             <button type="button" onClick={hand("csv", "tensors")}>Tensors CSV</button>
+            <button type="button" title="for ui.perfetto.dev and chrome://tracing" onClick={hand("json", "trace")}>Perfetto trace</button>
             <button type="button" onClick={hand("html", "report")}>HTML report</button>
           </>
         )}

@@ -16,7 +16,7 @@ export const parameters = (value: number): string =>
   value >= 1e12 ? `${digits(value / 1e12, 2)} T` : value >= 1e9 ? `${digits(value / 1e9, 1)} B` : `${digits(value / 1e6, 0)} M`;
 
 /** So many of something: `1 GPU`, `8 GPUs`. */
-export const counted = (many: number, word: string): string => `${count(many)} ${word}${many === 1 ? "" : "s"}`;
+export const counted = (many: number, word: string, several = `${word}s`): string => `${count(many)} ${many === 1 ? word : several}`;
 
 /** Neighbouring numbers as ranges: `0-3, 7`. */
 export const ranges = (numbers: readonly number[]): string => {

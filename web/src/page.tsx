@@ -3,7 +3,7 @@ import { render } from "preact";
 import { useCallback, useEffect, useMemo, useState } from "preact/hooks";
 import { EMPTY, type State, type View, addressOf, stateOf } from "./address";
 import { CompareView, PinButton } from "./compare";
-import { type Page, PageContext } from "./context";
+import { type Evidence, type Page, PageContext } from "./context";
 import { type Engine, FrozenEngine, engineOf, frozen, sentence } from "./engine";
 import { EstimateView } from "./estimate";
 import { PlanView } from "./plan";
@@ -49,6 +49,7 @@ const unread = (error: unknown): string => `The address cannot be read: ${senten
 const App = ({ engine, first, problem }: { engine: Engine; first: State; problem: string }) => {
   const [state, setState] = useState(first);
   const [said, setSaid] = useState(problem);
+  const [evidence, show] = useState<Evidence | null>(null);
   const [theme, turn] = useTheme();
   const say = useCallback((words: string) => {
     setSaid(words);
@@ -57,7 +58,7 @@ const App = ({ engine, first, problem }: { engine: Engine; first: State; problem
   const go = useCallback<Page["go"]>((change, how = "step") => {
     setState((before) => {
       const sameRun = !change.run || JSON.stringify(change.run) === JSON.stringify(before.run);
-      const { moment: _, ...rest } = before;
+      const { moment: _, phase: __, ...rest } = before;
       const next = { ...(sameRun ? before : rest), ...change };
       write(next, how);
       return next;
@@ -67,12 +68,13 @@ const App = ({ engine, first, problem }: { engine: Engine; first: State; problem
     let last = 0; // long addresses take longer to read than short ones
     const read = () => {
       const own = ++last;
-      stateOf(location.hash).then((found) => own === last && setState(found ?? first)).catch((error: unknown) => own === last && say(unread(error)));
+      // what was pinned stays pinned: pins are kept beside the way back, as tabs of a browser are
+      stateOf(location.hash).then((found) => own === last && setState((now) => ({ ...(found ?? first), pins: now.pins }))).catch((error: unknown) => own === last && say(unread(error)));
     };
     window.addEventListener("popstate", read);
     return () => window.removeEventListener("popstate", read);
   }, []);
-  const page = useMemo(() => ({ engine, state, go, say }), [engine, state, go, say]);
+  const page = useMemo(() => ({ engine, state, go, say, evidence, show }), [engine, state, go, say, evidence]);
   return (
     <PageContext.Provider value={page}>
       <header class="top">

@@ -2,14 +2,19 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { asked } from "./asking";
 import { tone } from "./colours";
-import { changed, requestOf, usePage, without } from "./context";
+import { pinned } from "./compare";
+import { changed, nameOf, requestOf, usePage, without } from "./context";
+import { RunFields } from "./controls";
 import type { Plan, Plans, Run } from "./documents";
 import { type Progress, isCancelled, sentence } from "./engine";
+import type { Asked } from "./tools";
 import { copy } from "./exports";
-import { count, gib, percent, seconds } from "./figures";
+import { count, counted, gib, percent, seconds } from "./figures";
 import { Scatter } from "./scatter";
 import { Source } from "./source";
+import { save } from "./save";
 import { type Column, Table } from "./table";
+import { worded } from "./words";
 
 const AXES = [
   ["num_gpus", "GPUs", "64 or 32,64"], ["tensor_model_parallel_size", "tp", "1-8"], ["pipeline_model_parallel_size", "pp", "1,2,4"],
@@ -24,7 +29,7 @@ const SEARCHED = [
   "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "microbatch_group_size_per_vp_stage", "hierarchical_context_parallel_sizes",
 ];
 /** What a search is about: the run without what the search decides. */
-const searched = (run: Run): Run => without(run, [...AXES.map(([name]) => name), ...SEARCHED]);
+export const searched = (run: Run): Run => without(run, [...AXES.map(([name]) => name), ...SEARCHED]);
 const OBJECTIVES = ["throughput", "memory", "head-room"];
 const TOP = 50;
 
@@ -40,17 +45,18 @@ export const layoutOf = (plan: Plan): string =>
     .join(" ") + ` mbs${plan.micro_batch_size}`;
 
 const columns = [
-  { head: "layout", left: true, whole: true, value: layoutOf },
+  { head: "layout", left: true, whole: true, value: layoutOf, shown: (one: Plan) => <span title={`${counted(one.num_microbatches, "microbatch", "microbatches")} of a step; ${one.layout.split ?? ""}`}>{layoutOf(one)}</span> },
   { head: "GPUs", value: (one: Plan) => one.layout.num_gpus },
   { head: "recompute", left: true, whole: true, value: (one: Plan) => one.recompute },
   { head: "precision", left: true, value: (one: Plan) => one.precision },
-  { head: "features", value: (one: Plan) => one.features.length, shown: (one: Plan) => <span title={one.features.join(", ")}>{one.features.length}</span> },
+  { head: "features", value: (one: Plan) => one.features.length, shown: (one: Plan) => <span title={[...one.features, ...(one.optimizer_offload_fraction ? [`${percent(one.optimizer_offload_fraction)} of the optimizer in host memory`] : [])].join(", ")}>{one.features.length}</span> },
   { head: "tokens/s/GPU", value: (one: Plan) => one.tokens_per_s_gpu, shown: (one: Plan) => count(Math.round(one.tokens_per_s_gpu)) },
   { head: "step", value: (one: Plan) => one.step_s, shown: (one: Plan) => seconds(one.step_s) },
   { head: "MFU", value: (one: Plan) => one.mfu, shown: (one: Plan) => percent(one.mfu, 1) },
   { head: "bubble", value: (one: Plan) => one.bubble, shown: (one: Plan) => percent(one.bubble, 1) },
-  { head: "peak GiB", value: (one: Plan) => one.peak_allocated_bytes, shown: (one: Plan) => gib(one.peak_allocated_bytes) },
+  { head: "peak GiB", value: (one: Plan) => one.peak_allocated_bytes, shown: (one: Plan) => <span title={`stage ${one.peak_stage}; all stages: ${one.peak_of_stages_bytes.map((bytes) => gib(bytes, 1)).join(", ")}`}>{gib(one.peak_allocated_bytes)}</span> },
   { head: "needs GiB", value: (one: Plan) => one.device_bytes.high, shown: (one: Plan) => `${gib(one.device_bytes.low, 1)}–${gib(one.device_bytes.high, 1)}` },
+  { head: "why", left: true, title: "what limits the first, and how much slower the others are, and by what", value: (one: Plan) => one.beside_first || one.limited_by, shown: (one: Plan) => <span class="why-slower">{one.beside_first || one.limited_by}</span> },
   { head: "verdict", left: true, whole: true, value: (one: Plan) => one.verdict, shown: (one: Plan) => <span class={`word ${tone(one.verdict)}`}>{one.verdict}</span> },
 ];
 
@@ -65,8 +71,24 @@ const whole = [
   ofRun("days", "days", (days) => days.toFixed(1)),
 ];
 
-const Found = ({ found }: { found: Plans }) => {
-  const { state, go, say } = usePage();
+/** What features of the first plan are worth, and those that would pay. */
+const Worth = ({ title, of }: { title: string; of: Plans["feature_worth"] }) =>
+  of.length === 0 ? null : (
+    <>
+      <p>{title}:</p>
+      <ul>
+        {of.map((one) => (
+          <li key={one.feature}>
+            <strong>{one.says}</strong>: {one.saves >= 0 ? `${percent(one.saves, 1)} of the step` : `costs ${percent(-one.saves, 1)} of the step`}, {Number(one.takes_bytes) >= 0 ? `${gib(Number(one.takes_bytes), 1)} GiB more` : `${gib(-Number(one.takes_bytes), 1)} GiB less`}
+            {one.numerics && `; ${one.numerics}`}
+          </li>
+        ))}
+      </ul>
+    </>
+  );
+
+const Found = ({ found, request }: { found: Plans; request: Asked }) => {
+  const { engine, state, go, say } = usePage();
   const [filter, setFilter] = useState("");
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   const rows = found.plans.filter((one) => {
@@ -75,19 +97,45 @@ const Found = ({ found }: { found: Plans }) => {
   });
   const open = (one: Plan) => go({ view: "estimate", run: changed(searched(state.run), one.settings, one.num_gpus ?? null) });
   const { counts } = found;
+  const hand = async () => {
+    try {
+      const table = await engine.ask<{ name: string; text: string }>("export", { ...request, what: "plans", format: "csv" }, { progress: () => undefined });
+      save(table.name, table.text, "text/csv");
+    } catch (error) {
+      say(sentence(error));
+    }
+  };
+  const pin = { head: "pin", left: true, value: () => "", shown: (one: Plan) => (
+    <button type="button" class="quiet" onClick={(event) => {
+      event.stopPropagation();
+      const kept = pinned(state.pins, nameOf(state), changed(searched(state.run), one.settings, one.num_gpus ?? one.layout.num_gpus), layoutOf(one));
+      go(typeof kept === "string" ? {} : { pins: kept }, "replace");
+      say(typeof kept === "string" ? kept : "Pinned. Compare shows the pinned runs side by side.");
+    }}>pin</button>
+  ) };
   const launch = { head: "launch", left: true, value: () => "", shown: (one: Plan) => (
     <button type="button" class="quiet" onClick={(event) => (event.stopPropagation(), void copy(one.launch.megatron_lm.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" "), say))}>copy</button>
   ) };
   return (
     <>
       <section class="card" aria-label="Result of the search" aria-live="polite">
-        <p class={found.plans.length === 0 ? "refusal" : ""}>{found.sentence}</p>
+        <p class={found.plans.length === 0 ? "refusal" : ""}>{worded(found.sentence)}</p>
         <p>
           {count(counts.legal)} legal layouts: <strong>{count(counts.too_large)}</strong> cannot fit {gib(found.limit_bytes, 1)} GiB, whatever is recomputed, {count(counts.evaluated)} were evaluated, and no other can be better;{" "}
           {count(counts.examined)} are in the space.
         </p>
-        {found.own && <p>{found.own.sentence}</p>}
-        {[...found.assumptions, ...found.warnings].map((note) => <p key={note} class="quiet-text">{note}</p>)}
+        {found.interrupted && <p>The search was ended: this is the best so far.</p>}
+        {found.fewest_gpus !== null && <p>Fewest GPUs for every phase: {count(found.fewest_gpus)}{found.fewest_gpus_to_train !== null && `, to train alone: ${count(found.fewest_gpus_to_train)}`}.</p>}
+        {found.own && <p>{worded(found.own.sentence)}</p>}
+        {[...found.assumptions, ...found.warnings].map((note) => <p key={note} class="quiet-text">{worded(note)}</p>)}
+        {(found.feature_worth.length > 0 || found.features_that_pay.length > 0) && (
+          <details>
+            <summary>What features are worth</summary>
+            <Worth title="On in the first plan" of={found.feature_worth} />
+            <Worth title="Would pay in it" of={found.features_that_pay} />
+          </details>
+        )}
+        {found.tight_plans.length > 0 && <p class="quiet-text">{counted(found.tight_plans.length, "plan")} that may not fit would be faster.</p>}
         <details>
           <summary>What ruled layouts out</summary>
           <ul>{Object.entries(counts.ruled_out).filter(([, many]) => many).map(([rule, many]) => <li key={rule}>{count(many)}: {rule}</li>)}</ul>
@@ -103,8 +151,9 @@ const Found = ({ found }: { found: Plans }) => {
                 <span class="only-read">Filter plans</span>
                 <input type="search" placeholder="Filter: tp4 full fits" value={filter} onInput={(event) => setFilter(event.currentTarget.value)} />
               </label>
+              <button type="button" class="quiet" onClick={() => void hand()}>CSV</button>
             </header>
-            <Table rows={rows} columns={[...columns, ...whole.filter((column) => rows.every((one) => !Number.isNaN(column.value(one)))), launch]} label="Plans" keyOf={(one) => JSON.stringify(one.layout) + one.recompute + one.precision + one.micro_batch_size} pressed={open} />
+            <Table rows={rows} columns={[...columns, ...whole.filter((column) => rows.every((one) => !Number.isNaN(column.value(one)))), pin, launch]} label="Plans" keyOf={(one) => JSON.stringify(one.layout) + one.recompute + one.precision + one.micro_batch_size} pressed={open} />
           </section>
         </>
       )}
@@ -161,6 +210,7 @@ export const PlanView = () => {
       <aside>
         <Source />
         <form class="controls" aria-label="What is searched" onSubmit={(event) => (event.preventDefault(), go({ planned: true }))}>
+          <RunFields />
           <fieldset>
             <legend>What is searched</legend>
             <p class="quiet-text">A value, a list 1,2,4, a range 2-16, or not:8; what is empty is searched whole, but for the precision, which stays that of the run as other settings do.</p>
@@ -188,7 +238,7 @@ export const PlanView = () => {
       <div>
         {how && <Bar how={how} cancel={cancel} />}
         {error && <p class="refusal" role="alert">{error}</p>}
-        {found ? <Found found={found} /> : !how && !error && <p class="card">Press Plan: every legal layout of the space is estimated and timed, and the best that fit are listed.</p>}
+        {found ? <Found found={found} request={request} /> : !how && !error && <p class="card">Press Plan: every legal layout of the space is estimated and timed, and the best that fit are listed.</p>}
       </div>
     </main>
   );

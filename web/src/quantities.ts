@@ -92,12 +92,19 @@ export type Estimate = {
   readonly peak: Top;
   readonly routing: Routing | null;
   readonly verdict: Verdict & Sentence;
+  readonly phases: readonly PhaseTerms[];
   readonly gpus: readonly OnGpu[];
   readonly conversion: readonly Term[];
   readonly assumptions: readonly string[];
   readonly warnings: readonly string[];
   readonly uncounted: readonly Uncounted[];
   readonly bound: string;
+};
+
+export type PhaseTerms = {
+  readonly phase: string;
+  readonly pp_rank: number;
+  readonly terms: readonly Term[];
 };
 
 export type Uncounted = {
@@ -336,10 +343,24 @@ export type Lanes = {
   readonly gpu: string;
   readonly gpu_memory_bytes: number;
   readonly step_s: number;
+  readonly speed: Speed;
   readonly timeline_s: number;
   readonly events: readonly string[];
   readonly labels: readonly string[];
   readonly stages: readonly Lane[];
+};
+
+export type Speed = {
+  readonly step_s: number;
+  readonly tokens_per_s_gpu: number;
+  readonly tokens_per_s_gpu_low: number;
+  readonly tokens_per_s_gpu_high: number;
+  readonly tflops_gpu: number;
+  readonly mfu: number;
+  readonly bubble: number;
+  readonly exposed: number;
+  readonly parts_s: Readonly<Record<string, number>>;
+  readonly limited_by: string;
 };
 
 export type Lane = {

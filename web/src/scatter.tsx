@@ -21,13 +21,13 @@ export const Scatter = ({ found, rows, open }: { found: Plans; rows: readonly Pl
   return (
     <Figure title="Memory against speed" name="plans">
       {(width) => {
-        const front = [...found.plans].sort((one, other) => one.peak_allocated_bytes - other.peak_allocated_bytes);
-        const memory = front.map((one) => one.peak_allocated_bytes / GIB);
-        const x = scaleLinear(extent(memory), [LEFT, width - RIGHT]).nice();
+        const front = [...found.plans].sort((one, other) => one.device_bytes.high - other.device_bytes.high);
+        const memory = front.map((one) => one.device_bytes.high / GIB);
+        const x = scaleLinear(extent([...memory, found.limit_bytes / GIB]), [LEFT, width - RIGHT]).nice();
         const y = scaleLinear(extent(front.map((one) => one.tokens_per_s_gpu)), [HEIGHT - FOOT, TOP]).nice();
         return (
           <>
-            <svg class="figure" width={width} height={HEIGHT} role="img" aria-label={`${rows.length} plans; the table below lists them`}>
+            <svg class="figure" width={width} height={HEIGHT} role="group" aria-label={`${rows.length} plans; the table below lists them`}>
               {x.ticks(Math.max(3, width / 110)).map((tick) => (
                 <g key={`x${tick}`}>
                   <line class="grid" x1={x(tick)} x2={x(tick)} y1={TOP} y2={HEIGHT - FOOT} />
@@ -40,18 +40,23 @@ export const Scatter = ({ found, rows, open }: { found: Plans; rows: readonly Pl
                   <text class="tick" x={LEFT - 6} y={y(tick)} text-anchor="end" dominant-baseline="central">{count(tick)}</text>
                 </g>
               ))}
-              <text class="tick" x={width - RIGHT} y={HEIGHT - 4} text-anchor="end">peak allocated, GiB</text>
+              <text class="tick" x={width - RIGHT} y={HEIGHT - 4} text-anchor="end">needs at most, GiB</text>
               <text class="tick" x={4} y={HEIGHT - 4}>tokens/s/GPU ↑</text>
-              {front.length > 1 && <path class="front" d={`M${front.map((one) => `${x(one.peak_allocated_bytes / GIB)},${y(one.tokens_per_s_gpu)}`).join("L")}`} />}
+              <line class="limit" x1={x(found.limit_bytes / GIB)} x2={x(found.limit_bytes / GIB)} y1={TOP} y2={HEIGHT - FOOT} />
+              {front.length > 1 && <path class="front" d={`M${front.map((one) => `${x(one.device_bytes.high / GIB)},${y(one.tokens_per_s_gpu)}`).join("L")}`} />}
               {rows.map((one) => (
                 <circle
                   key={JSON.stringify(one.layout) + one.recompute + one.precision + one.micro_batch_size}
                   class={`plan ${one.verdict === "fits" ? "" : "tight"}`}
-                  cx={x(one.peak_allocated_bytes / GIB)}
+                  cx={x(one.device_bytes.high / GIB)}
                   cy={y(one.tokens_per_s_gpu)}
                   r={5}
+                  tabindex={0}
+                  role="button"
+                  aria-label={`${layoutOf(one)}, recompute ${one.recompute}: ${gib(one.device_bytes.high, 1)} GiB, ${count(Math.round(one.tokens_per_s_gpu))} tokens/s/GPU`}
                   onClick={() => open(one)}
-                  onPointerMove={(event) => setSpot({ x: event.offsetX, y: event.offsetY, content: <><strong>{layoutOf(one)}</strong>, recompute {one.recompute}<br />{gib(one.peak_allocated_bytes)} GiB, {count(Math.round(one.tokens_per_s_gpu))} tokens/s/GPU; limited by {one.limited_by}</> })}
+                  onKeyDown={(event) => event.key === "Enter" && open(one)}
+                  onPointerMove={(event) => setSpot({ x: event.offsetX, y: event.offsetY, content: <><strong>{layoutOf(one)}</strong>, recompute {one.recompute}<br />needs up to {gib(one.device_bytes.high, 1)} GiB, {count(Math.round(one.tokens_per_s_gpu))} tokens/s/GPU; limited by {one.limited_by}</> })}
                   onPointerLeave={() => setSpot(null)}
                 />
               ))}
@@ -59,6 +64,7 @@ export const Scatter = ({ found, rows, open }: { found: Plans; rows: readonly Pl
             <Tip at={spot} width={width} />
             <p class="legend">
               <span>● a plan: press it to open it</span>
+              <span>╌ what a plan may take, {gib(found.limit_bytes, 1)} GiB</span>
               <span>— the front: nothing that fits is faster with less memory</span>
             </p>
           </>

@@ -1,7 +1,8 @@
 // The model or the run: by name with search as one types, or the content of a file, dropped or pasted.
 import { useEffect, useId, useState } from "preact/hooks";
 import { useAnswer } from "./asking";
-import { usePage } from "./context";
+import { type Page, usePage } from "./context";
+import { evidenceOf } from "./evidence";
 import type { ModelFacts, Run } from "./documents";
 import { parameters } from "./figures";
 
@@ -15,9 +16,18 @@ const ofFile = async (file: File): Promise<string> => {
   return file.text();
 };
 
+/** A file as what it is: a run, or what a run left behind. */
+const opened = (file: File, go: Page["go"], show: Page["show"], say: Page["say"]): void =>
+  void evidenceOf(file)
+    .then(async (found) => {
+      if (found) show(found);
+      go(found ? { view: "estimate" } : { run: ofText(await ofFile(file)), file: file.name, view: "estimate" });
+    })
+    .catch((error: Error) => say(error.message));
+
 /** A file that is dropped anywhere, or a text that is pasted where no field has the focus, is the run. */
 export const useDrops = () => {
-  const { engine, go, say } = usePage();
+  const { engine, go, say, show } = usePage();
   useEffect(() => {
     if (!engine.live) return;
     const take = (text: string, file: string) => go({ run: ofText(text), file, view: "estimate" });
@@ -26,14 +36,14 @@ export const useDrops = () => {
       event.preventDefault();
       const file = event.dataTransfer?.files[0];
       const text = event.dataTransfer?.getData("text");
-      if (file) ofFile(file).then((content) => take(content, file.name)).catch((error: Error) => say(error.message));
+      if (file) opened(file, go, show, say);
       else if (text) take(text, "dropped text");
     };
     const paste = (event: ClipboardEvent) => {
       if (event.target instanceof Element && event.target.closest("input, textarea, select")) return;
       const file = event.clipboardData?.files[0];
       const text = event.clipboardData?.getData("text") ?? "";
-      if (file) ofFile(file).then((content) => take(content, file.name)).catch((error: Error) => say(error.message));
+      if (file) opened(file, go, show, say);
       else if (text.trim()) take(text, "pasted text");
     };
     window.addEventListener("dragover", over);
@@ -44,7 +54,7 @@ export const useDrops = () => {
       window.removeEventListener("drop", drop);
       document.removeEventListener("paste", paste);
     };
-  }, [engine, go, say]);
+  }, [engine, go, say, show]);
 };
 
 const rank = (name: string, words: readonly string[]): boolean => words.every((word) => name.includes(word));
@@ -126,7 +136,7 @@ const Search = () => {
 };
 
 export const Source = () => {
-  const { engine, state, go, say } = usePage();
+  const { engine, state, go, say, show } = usePage();
   const { run } = state;
   const [open, setOpen] = useState(false);
   useDrops();
@@ -144,7 +154,7 @@ export const Source = () => {
             onChange={(event) => {
               const file = event.currentTarget.files?.[0];
               event.currentTarget.value = "";
-              if (file) ofFile(file).then((content) => go({ run: ofText(content), file: file.name })).catch((error: Error) => say(error.message));
+              if (file) opened(file, go, show, say);
             }}
           />
         </label>

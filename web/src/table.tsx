@@ -33,7 +33,7 @@ export const Table = <Row,>({ rows, columns, label, most = 100, pressed, keyOf, 
     setOrder(order?.[0] === place ? [place, !order[1]] : [place, typeof (rows[0] && columns[place]!.value(rows[0])) === "number"]);
   return (
     <div class="scroll">
-      <table aria-label={label}>
+      <table class="cards" aria-label={label}>
         <thead>
           <tr>
             {columns.map((column, place) => (
@@ -62,7 +62,7 @@ export const Table = <Row,>({ rows, columns, label, most = 100, pressed, keyOf, 
               })}
             >
               {columns.map((column) => (
-                <td key={column.head} class={`${column.left ? "left" : ""} ${column.whole ? "unbroken" : ""}`}>
+                <td key={column.head} data-head={column.head} class={`${column.left ? "left" : ""} ${column.whole ? "unbroken" : ""}`}>
                   {column.shown ? column.shown(row) : column.value(row)}
                 </td>
               ))}

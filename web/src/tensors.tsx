@@ -43,8 +43,15 @@ const Hint = ({ node }: { node: Node }) => (
   </>
 );
 
+/** A name in one line: what is in the middle of a long one is left out. */
+export const middle = (name: string, most: number): string =>
+  name.length <= most ? name : `${name.slice(0, Math.floor(most / 3))}…${name.slice(name.length - (most - Math.floor(most / 3) - 1))}`;
+
+/** What of a name tells it from its neighbours: its end, without the layers and the chunk. */
+const end = (name: string): string => name.replace(/^layers\.[\d-]+\./, "").replace(/ chunk \d+$/, "");
+
 const columns = [
-  { head: "tensor", left: true, value: (one: Tensor) => one.name },
+  { head: "tensor", left: true, whole: true, value: (one: Tensor) => one.name, shown: (one: Tensor) => <span title={one.name}>{middle(one.name, 46)}</span> },
   { head: "part", left: true, whole: true, value: (one: Tensor) => one.part, shown: (one: Tensor) => <><i class="swatch" style={{ background: colourOf(one.part) }} /> {one.part}</> },
   { head: "shape", left: true, value: (one: Tensor) => one.shape, title: "what it is sharded by" },
   { head: "on this GPU", left: true, whole: true, value: shapeOf },
@@ -90,7 +97,7 @@ export const Tensors = ({ found }: { found: Moment }) => {
                     >
                       <rect fill={colourOf(leaf.data.part)} x={leaf.x0} y={leaf.y0} width={Math.max(0, wide)} height={Math.max(0, tall)} />
                       {letters > 4 && tall > 16 && (
-                        <text class="inside" x={leaf.x0 + 4} y={leaf.y0 + 13}>{leaf.data.name.length > letters ? `${leaf.data.name.slice(0, letters - 1)}…` : leaf.data.name}</text>
+                        <text class="inside" x={leaf.x0 + 4} y={leaf.y0 + 13}>{middle(end(leaf.data.name), letters)}</text>
                       )}
                     </g>
                   );

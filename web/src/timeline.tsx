@@ -2,11 +2,12 @@
 import { bisectRight } from "d3-array";
 import { scaleLinear } from "d3-scale";
 import { useMemo, useState } from "preact/hooks";
-import { eventColour } from "./colours";
+import { COLOURS, OTHER, eventColour } from "./colours";
 import { usePage } from "./context";
 import type { Lane, Lanes, Shape } from "./documents";
 import { Figure, Legend } from "./figure";
 import { GIB, gib, seconds, size, tickSeconds } from "./figures";
+import { Hatch } from "./hatch";
 import { type Spot, Tip } from "./tip";
 
 const LEFT = 46;
@@ -30,7 +31,6 @@ const boxes = (lane: Lane, places: readonly number[], event: number, x: (s: numb
     })
     .join("");
 
-/** The bytes along the step: from where a moment starts, over its highest, to where it ends. */
 /** Points of a moment: where in it, and how many bytes below its highest. A pass has one for each layer; anything else is highest in its middle. */
 const shapeOf = (lane: Lane, place: number): Shape => {
   const number = lane.columns.shape[place];
@@ -76,9 +76,34 @@ const Hint = ({ lanes, lane, place }: { lanes: Lanes; lane: Lane; place: number 
   </>
 );
 
-export const Timeline = ({ lanes, stage, moment }: { lanes: Lanes; stage: number; moment: number | undefined }) => {
+/** State that stays through the step: the lowest band first, with what is below it. */
+const STAYING = ["weights", "gradients", "optimizer", "workspace"] as const;
+
+/** What is alive between two steps, in bands; of the last band is what no other has. */
+const bands = (parts: Readonly<Record<string, number>>, steady: number): readonly (readonly [string, number, number])[] => {
+  let from = 0;
+  return STAYING.map((part, place) => {
+    const to = place === STAYING.length - 1 ? steady : Math.min(steady, from + (parts[part] ?? 0));
+    const band = [part, from, Math.max(from, to)] as const;
+    from = band[2];
+    return band;
+  }).filter(([, low, high]) => high > low);
+};
+
+/** The seconds between which microbatches that repeat are left out of a lane. */
+const gapOf = (lane: Lane): readonly [number, number] | null => {
+  const place = lane.left_out ? lane.columns.index.indexOf(lane.left_out.behind) : -1;
+  return place < 0 || place + 1 >= lane.columns.index.length ? null : [at(lane, "end_s", place), at(lane, "start_s", place + 1)];
+};
+
+/** From where to where of the step is shown, while a part of it is. */
+type Span = readonly [number, number];
+
+export const Timeline = ({ lanes, stage, moment, parts }: { lanes: Lanes; stage: number; moment: number | undefined; parts: Readonly<Record<string, number>> }) => {
   const { go } = usePage();
   const [spot, setSpot] = useState<Spot | null>(null);
+  const [zoom, setZoom] = useState<{ readonly of: Lanes; readonly span: Span } | null>(null);
+  const [drag, setDrag] = useState<Span | null>(null);
   const ordered = useMemo(() => lanes.stages.map(placesOf), [lanes]);
   const lane = lanes.stages.find((one) => one.pp_rank === stage) ?? lanes.stages[0]!;
   const mine = ordered[lanes.stages.indexOf(lane)]!;
@@ -89,7 +114,7 @@ export const Timeline = ({ lanes, stage, moment }: { lanes: Lanes; stage: number
   const height = field + CURVE + FOOT;
   const end = Math.max(...lanes.stages.map((one, place) => at(one, "end_s", ordered[place]!.at(-1) ?? 0)), 1e-9);
   const top = Math.max(lanes.gpu_memory_bytes, ...mine.map((place) => at(lane, "highest_bytes", place)));
-  const words = lanes.events.filter((word, number) => word === "forward" || word === "backward" || lanes.stages.some((one) => one.columns.event.includes(number) && eventColour(word) !== "#999999"));
+  const words = lanes.events.filter((word, number) => word === "forward" || word === "backward" || lanes.stages.some((one) => one.columns.event.includes(number) && eventColour(word) !== OTHER));
   const pick = (one: Lane, place: number) => go({ stage: one.pp_rank, moment: one.columns.index[place]! }, "replace");
 
   const keys = (event: KeyboardEvent) => {
@@ -109,10 +134,12 @@ export const Timeline = ({ lanes, stage, moment }: { lanes: Lanes; stage: number
     <Figure
       title={`A step, and the memory of stage ${lane.pp_rank}`}
       name={`timeline-stage-${lane.pp_rank}`}
-      note={<Legend of={[...words.map((word) => [word, eventColour(word)] as const), ["other", "#999999"]]} />}
+      note={<Legend of={[...words.map((word) => [word === "optimizer" ? "optimizer step" : word, eventColour(word)] as const), ["other", OTHER], ...STAYING.map((part) => [part, COLOURS[part]!] as const), ["activations and scratch", COLOURS["activations"]!]]} />}
     >
       {(width) => {
-        const x = scaleLinear([0, end], [LEFT, width - RIGHT]);
+        const span = zoom?.of === lanes ? zoom.span : ([0, end] as const);
+        const x = scaleLinear(span, [LEFT, width - RIGHT]);
+        const dragged = (offset: number): number => Math.min(width - RIGHT, Math.max(LEFT, offset));
         const y = scaleLinear([0, (top / GIB) * 1.06], [field + CURVE, field + 8]);
         const of = (bytes: number) => y(bytes / GIB);
         const found = (event: PointerEvent | MouseEvent): readonly [Lane, number] | null => {
@@ -125,7 +152,10 @@ export const Timeline = ({ lanes, stage, moment }: { lanes: Lanes; stage: number
           const place = bisectRight(places.map((p) => at(one, "start_s", p)), when) - 1;
           return [one, places[Math.max(0, place)]!];
         };
-        const line = curve(lane, mine, x, of);
+        const gap = gapOf(lane);
+        const before = gap ? mine.filter((place) => at(lane, "start_s", place) < gap[1]) : mine;
+        const lines = (gap ? [before, mine.filter((place) => at(lane, "start_s", place) >= gap[1])] : [mine]).filter((one) => one.length).map((places) => curve(lane, places, x, of));
+        const steady = of(lane.steady_allocated_bytes);
         const marks = [[peak, "peak"], [chosen, "moment"]] as const;
         return (
           <>
@@ -139,20 +169,28 @@ export const Timeline = ({ lanes, stage, moment }: { lanes: Lanes; stage: number
               onKeyDown={keys}
               onPointerMove={(event) => {
                 const one = found(event);
+                if (drag) setDrag([drag[0], dragged(event.offsetX)]);
                 setSpot(one && { x: event.offsetX, y: event.offsetY, content: <Hint lanes={lanes} lane={one[0]} place={one[1]} /> });
               }}
-              onPointerLeave={() => setSpot(null)}
-              onClick={(event) => {
+              onPointerLeave={() => (setSpot(null), setDrag(null))}
+              onPointerDown={(event) => event.pointerType !== "touch" && setDrag([dragged(event.offsetX), dragged(event.offsetX)])}
+              onPointerUp={(event) => {
                 const one = found(event);
-                if (one) pick(one[0], one[1]);
+                const [from, to] = drag ? [...drag].sort((a, b) => a - b) as [number, number] : [0, 0];
+                setDrag(null);
+                if (to - from > 6) setZoom({ of: lanes, span: [x.invert(from), x.invert(to)] });
+                else if (one) pick(one[0], one[1]);
               }}
+              onDblClick={() => setZoom(null)}
             >
+              <Hatch />
+              <clipPath id="field"><rect x={LEFT} y={0} width={width - LEFT - RIGHT} height={height - FOOT} /></clipPath>
               {lanes.stages.map((one, row) => (
                 <g key={one.pp_rank} class={one === lane ? "lane chosen" : "lane"}>
                   <rect class="hit" x={LEFT} y={row * tall} width={width - LEFT - RIGHT} height={tall - 2} />
                   {(lanes.stages.length <= 24 || row % 4 === 0) && <text class="name" x={LEFT - 8} y={row * tall + tall / 2} text-anchor="end" dominant-baseline="central">{one.pp_rank}</text>}
                   {lanes.events.map((word, number) => (
-                    <path key={word} fill={eventColour(word)} d={boxes(one, ordered[row]!, number, x, row * tall, tall - 3)} />
+                    <path key={word} clip-path="url(#field)" fill={eventColour(word)} d={boxes(one, ordered[row]!, number, x, row * tall, tall - 3)} />
                   ))}
                 </g>
               ))}
@@ -163,13 +201,33 @@ export const Timeline = ({ lanes, stage, moment }: { lanes: Lanes; stage: number
                 </g>
               ))}
               {x.ticks(Math.max(3, width / 140)).map((tick) => (
-                <text key={tick} class="tick" x={x(tick)} y={height - 5} text-anchor="middle">{tickSeconds(tick, end)}</text>
+                <text key={tick} class="tick" x={x(tick)} y={height - 5} text-anchor="middle">{tickSeconds(tick, span[1])}</text>
               ))}
               <text class="tick" x={LEFT - 6} y={field + 2} text-anchor="end">GiB</text>
-              {line && <path class="area" d={`M${x(0)},${y(0)}L${line}V${y(0)}Z`} />}
-              {line && <path class="line" d={`M${line}`} />}
+              <g clip-path="url(#field)">
+                {lines.map((line) => (
+                  <g key={line}>
+                    <path class="area" fill={COLOURS["activations"]} d={`M${line}V${steady}H${line.slice(0, line.indexOf(","))}Z`} />
+                    <path class="line" d={`M${line}`} />
+                  </g>
+                ))}
+                {bands(parts, lane.steady_allocated_bytes).map(([part, low, high]) => (
+                  <rect key={part} class="band" fill={COLOURS[part]} x={LEFT} width={width - LEFT - RIGHT} y={of(high)} height={of(low) - of(high)} />
+                ))}
+                {lanes.stages.map((one, row) => {
+                  const own = gapOf(one);
+                  return own && <rect key={one.pp_rank} class="gap" fill="url(#hatch)" x={x(own[0])} width={Math.max(0, x(own[1]) - x(own[0]))} y={row * tall} height={tall - 3} />;
+                })}
+                {gap && (
+                  <>
+                    <rect class="gap" fill="url(#hatch)" x={x(gap[0])} width={Math.max(0, x(gap[1]) - x(gap[0]))} y={field + 8} height={CURVE - 8} />
+                    <text class="tick" x={(x(gap[0]) + x(gap[1])) / 2} y={field + CURVE / 2} text-anchor="middle">{lane.left_out?.microbatches} microbatches</text>
+                  </>
+                )}
+                {drag && <rect class="brush" x={Math.min(...drag)} width={Math.abs(drag[1] - drag[0])} y={0} height={height - FOOT} />}
+              </g>
               <line class="limit" x1={LEFT} x2={width - RIGHT} y1={of(lanes.gpu_memory_bytes)} y2={of(lanes.gpu_memory_bytes)} />
-              {marks.map(([place, name]) => place >= 0 && lane.columns.start_s[place] !== null && (
+              {marks.map(([place, name]) => place >= 0 && lane.columns.start_s[place] !== null && topOf(lane, place) >= span[0] && topOf(lane, place) <= span[1] && (
                 <g key={name} class={`mark ${name}`}>
                   <line x1={x(topOf(lane, place))} x2={x(topOf(lane, place))} y1={lanes.stages.indexOf(lane) * tall} y2={field + CURVE} />
                   <circle cx={x(topOf(lane, place))} cy={of(at(lane, "highest_bytes", place))} r={name === "peak" ? 4 : 5} />
@@ -181,7 +239,8 @@ export const Timeline = ({ lanes, stage, moment }: { lanes: Lanes; stage: number
               <span>● peak of the stage, {gib(lane.peak_allocated_bytes)} GiB</span>
               <span>○ the moment below</span>
               <span>╌ {lanes.gpu}, {gib(lanes.gpu_memory_bytes, 1)} GiB</span>
-              {lane.left_out && <span>the middle of the step, {lane.left_out.microbatches} microbatches that repeat, is left out</span>}
+              {lane.left_out && <span>▨ the middle of the step, {lane.left_out.microbatches} microbatches that repeat, is left out</span>}
+              {zoom?.of === lanes ? <button type="button" class="quiet" onClick={() => setZoom(null)}>Whole step</button> : <span>drag to zoom</span>}
             </p>
           </>
         );

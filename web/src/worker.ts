@@ -2,7 +2,7 @@
 // `{id, progress}`, and `{id, answer}` or `{id, error}`, which is one sentence; an error without an id is about the start.
 
 type Question = { readonly id: number; readonly tool: string; readonly arguments: object };
-type Found = { answer?: unknown; error?: string; needs?: "numpy" };
+type Found = { answer?: unknown; error?: string; questions?: readonly object[]; needs?: "numpy" };
 type Asked = (request: string, tell: (how: string) => void) => string;
 
 /** What is used of Pyodide (pyodide.d.ts of its package has all of it). */

@@ -11,6 +11,7 @@ import gc
 import io
 import pickle
 import re
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from typing import Any
 
 from ..errors import ConfigError
 
-MOST_BYTES = 4 * 2**30
+MOST_BYTES = min(4 * 2**30, sys.maxsize)
 """Bytes of an unpacked file that are read at most: ten million events with their frames."""
 GZIP, ZIP, PROTO = b"\x1f\x8b", b"PK\x03\x04", b"\x80"
 STEP = 5000

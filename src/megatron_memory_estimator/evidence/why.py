@@ -6,11 +6,12 @@ iteration or stage. What no estimate says (another process on the GPU, a microba
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..device.terms import Range
-from ..errors import EstimatorError
+from ..errors import ConfigError, EstimatorError
 from ..estimator import Estimate, Stage, estimate, stage_of
 from ..job.hardware import LIBRARIES, before, text_of
 from ..job.training_job import TrainingJob
@@ -60,6 +61,29 @@ class Why(NamedTuple):
     def more(self) -> int:
         """Bytes that it is more than expected; below 0 it is less, 0 where it is expected."""
         return apart(self.measured, self.expected)
+
+
+UNITS = {
+    "": 1,
+    "b": 1,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
+FIGURE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def bytes_of(text: str, name: str = "measured") -> int:
+    """The bytes of a figure with its unit. Raises ConfigError."""
+    match = FIGURE.fullmatch(text)
+    if match is None or match[2].lower() not in UNITS or (not match[2] and "." in match[1]):
+        raise ConfigError(f"{name} {text!r} must be a number with its unit, such as 85.3GiB, 87347MiB or 91.6GB")
+    return int(float(match[1]) * UNITS[match[2].lower()])
 
 
 def why(job: TrainingJob, measured: int, kind: Kind | None = None) -> Why:

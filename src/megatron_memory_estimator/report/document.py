@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from ..device.host import conversion_terms
 from ..device.host import per_node as of_node
+from ..device.outside import outside_terms
+from ..device.rollout import asleep
 from ..device.terms import Range, Term
-from ..device.verdict import explain_terms
+from ..device.verdict import Event, explain_terms
 from ..estimator import Estimate, Stage
 from ..job.model import Model
 from ..job.settings import field_kind
@@ -212,6 +214,41 @@ def _judged(estimate: Estimate) -> dict[str, Any]:
     return {**document(VERDICT, estimate.verdict()), **document(SENTENCE, estimate)}
 
 
+class PhaseTerms(NamedTuple):
+    """What a phase takes of the GPU of a stage, by name."""
+
+    phase: str
+    pp_rank: int
+    terms: tuple[Term, ...]
+
+
+def phase_terms(estimate: Estimate, event: Event) -> PhaseTerms:
+    """What a phase takes of the GPU of the stage that needs most: what torch has allocated, an engine, what is outside torch, and what the
+    range has beside these: fragmentation, and in other phases than training what is in dispute."""
+    stage = estimate.stages[event.pp_rank]
+    found = [one for one in _allocated_terms(stage, event.phase) if one.high]
+    found += outside_terms(stage.job, stage.rank.context)
+    rest = Range(event.device.low - sum(one.low for one in found), event.device.high - sum(one.high for one in found))
+    if rest.high > 0:
+        found.append(
+            Term("fragmentation and the like", max(rest.low, 0), rest.high, "docs/explanation/device_memory.md")
+        )
+    return PhaseTerms(event.phase, event.pp_rank, tuple(found))
+
+
+def _allocated_terms(stage: Stage, phase: str) -> Iterable[Term]:
+    """What torch has allocated in a phase, and an engine beside it."""
+    if phase == "training":
+        engine = asleep(stage.job)
+        parts = [Term(name, size, size, "") for name, size in stage.breakdown_bytes.items()]
+        return [*parts, engine] if engine else parts
+    for one in stage.rollout:
+        if one.name == phase:
+            return one.terms
+    found = next(one for one in stage.phases if one.name == phase)
+    return found.terms or (Term("weights and gradients", found.low, found.high, found.source),)
+
+
 def conversion(estimate: Estimate) -> tuple[Term, ...]:
     """Host memory in which the model's Hugging Face weights become a Megatron checkpoint."""
     return conversion_terms(count_parameters(estimate.job.model).total)
@@ -230,6 +267,7 @@ ESTIMATE = table(
         "judged": _judged,
         "gpus": Estimate.verdicts,
         "conversion": conversion,
+        "judged_phases": lambda one: [phase_terms(one, event) for event in one.verdict().events],
         "assumptions": assumptions,
         "warnings": lambda one: one.job.warnings,
     },

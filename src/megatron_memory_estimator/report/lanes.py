@@ -15,6 +15,7 @@ from ..timeline.passes import MOST_PASSES, Shape, listing, shapes_of
 from ..timeline.timeline import Timeline, record, timelines
 from .document import TENSOR
 from .quantities import document
+from .speed import SPEED, speed
 
 SCHEMA = "megatron-memory-lanes/1"
 MOST_MOMENTS = 8_000
@@ -42,6 +43,7 @@ def lanes_document(estimate: Estimate) -> dict[str, Any]:
         "gpu": estimate.job.gpu.name,
         "gpu_memory_bytes": estimate.job.gpu.memory_bytes,
         "step_s": steps[0].step_s,
+        "speed": document(SPEED, speed(estimate)),
         "timeline_s": steps[0].moments[-1].end_s,
         "events": list(events),
         "labels": list(labels),

@@ -27,24 +27,10 @@ from .document import settings_of
 from .plan_words import in_short, layout_text, optimizer_text
 from .quantities import NOTHING, Door, brief, document, gib, labelled, record, table
 from .records import Record
+from .speed import WORDS, largest_part, limit_text
 from .verdict import DOES, verdict_text
 
 SCHEMA = "megatron-memory-plan/1"
-WORDS = {
-    "compute": "kernels of forward and backward",
-    "recompute": "recomputation",
-    "tp": "tp communication",
-    "cp": "cp communication",
-    "ep": "ep communication",
-    "pp": "pipeline sends",
-    "host": "kernel launches",
-    "bubble": "pipeline bubble",
-    "optimizer": "the optimizer step",
-    "other": "overhead",
-}
-"""Parts of a step in words."""
-
-
 LITTLE = 0.01
 """A share of a step that is not worth a name."""
 
@@ -97,15 +83,12 @@ class Row:
     @property
     def limited_by(self) -> tuple[str, float]:
         """The largest part of a step beside the kernels of forward and backward, and its share."""
-        parts = {name: value for name, value in self.time.parts.items() if name != "compute"}
-        name = max(parts, key=parts.__getitem__)
-        return WORDS.get(name, name), parts[name] / self.time.step
+        return largest_part(self.time)
 
     @property
     def limit_text(self) -> str:
         """The same in words."""
-        name, share = self.limited_by
-        return f"{name} {share:.0%}"
+        return limit_text(self.time)
 
 
 def rows_of(found: Found) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,23 +13,25 @@ from .request import Request
 
 Records = list[dict[str, Any]]
 ENDINGS = {"csv": "csv", "markdown": "md"}
-REPORT = "report"
-"""The page frozen around a run, which is no table."""
+REPORT, TRACE = "report", "trace"
+"""The page frozen around a run, and its schedule as Perfetto and Chrome read it, which are no tables."""
 
 
 def exported(request: Request) -> Any:
-    """`name` of the file and its `text`: a row for each of `what`, in the format `csv` or `markdown`; a `report` is HTML."""
+    """`name` of the file and its `text`: a row for each of `what`, as `csv` or `markdown`; a `report` is HTML, a `trace` JSON."""
     from ..report.records import FORMATS
 
     what = request.get("what")
-    if what not in (*TABLES, REPORT):
-        raise ConfigError(f"what={shown(what)} is not one of {', '.join((*TABLES, REPORT))}")
-    forms, form = (["html"], "html") if what == REPORT else (list(ENDINGS), "csv")
+    if what not in (*TABLES, *FORMS):
+        raise ConfigError(f"what={shown(what)} is not one of {', '.join((*TABLES, *FORMS))}")
+    forms, form = ([FORMS[what]], FORMS[what]) if what in FORMS else (list(ENDINGS), "csv")
     form = request.get("format", form)
     if form not in forms:
         raise ConfigError(f"format={shown(form)} of {what} is not one of {', '.join(forms)}")
     if what == REPORT:
         return _report(request)
+    if what == TRACE:
+        return _trace(request)
     table = TABLES[what](request)
     if not table.records:
         raise ConfigError(f"there are no {what} to export")
@@ -45,6 +48,17 @@ def _report(request: Request) -> dict[str, str]:
 
     found = request.estimate
     return {"name": f"{_file_name(_model(found.job.name), 'memory')}.html", "text": page_report(found)}
+
+
+def _trace(request: Request) -> dict[str, str]:
+    """The schedule of all stages with their memory, for ui.perfetto.dev and chrome://tracing."""
+    from ..timeline.perfetto import schedule_trace
+
+    found = request.estimate
+    return {
+        "name": f"{_file_name(_model(found.job.name), 'trace')}.json",
+        "text": json.dumps(schedule_trace(found), separators=(",", ":")),
+    }
 
 
 def at_moment(request: Request) -> dict[str, Any]:
@@ -120,3 +134,5 @@ TABLES: dict[str, Callable[[Request], Table]] = {
     "stages": _stages, "moments": _moments, "tensors": _tensors, "plans": _plans, "advice": _advice, "cases": _cases,
 }  # fmt: skip
 """What is exported."""
+FORMS = {REPORT: "html", TRACE: "json"}
+"""What is exported in one format alone."""

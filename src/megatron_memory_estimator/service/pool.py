@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO
 
-from ..errors import EstimatorError
+from ..errors import EstimatorError, Question, QuestionsError
 from .answers import LARGEST_MEMORY, answered
 from .request import Progress
 
@@ -38,6 +38,14 @@ CHOOSING = ("choices",)
 CONSTANT = "models"
 """The tool whose answer without a word is the same for ever."""
 ANSWER = b'{"answer":'
+
+
+def _refused(found: Mapping[str, Any]) -> EstimatorError:
+    """The error of an answer that is none."""
+    if "fault" in found:
+        return FaultError(found["fault"])
+    asked = [Question(one["what"], one["option"], values=tuple(one["values"])) for one in found.get("questions", ())]
+    return QuestionsError(found["error"], asked) if asked else EstimatorError(found["error"])
 
 
 class BusyError(EstimatorError):
@@ -71,7 +79,7 @@ class Worker:
             last = last or "last" in found
             if "error" in found or "fault" in found:
                 self.usable = not last
-                raise EstimatorError(found["error"]) if "error" in found else FaultError(found["fault"])
+                raise _refused(found)
         raise FaultError(
             f"the process that worked on this request ended ({await self.process.wait()}) before it answered; it may have needed more "
             f"than {LARGEST_MEMORY // 2**30} GiB, or more than the machine has; ask for less at once"

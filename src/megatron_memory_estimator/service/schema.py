@@ -129,7 +129,7 @@ LogText = Annotated[
     Field(description="The training log's text, or its lines of memory: [Rank 0] (after 2 iterations) memory (MB) ..."),
 ]  # fmt: skip
 What = Annotated[
-    Literal["stages", "moments", "tensors", "plans", "advice", "cases", "report"],
+    Literal["stages", "moments", "tensors", "plans", "advice", "cases", "report", "trace"],
     Field(description="What there is a row for in the table; or report, the page frozen around the run."),
 ]
 Form = Annotated[
@@ -223,6 +223,29 @@ class Validate(Again):
     """A run, and the log that it wrote."""
 
     log: LogText
+
+
+class Why(Again):
+    """A run, and a figure that was measured of it."""
+
+    measured: Annotated[
+        str, Field(description="A figure of one GPU with its unit: GiB, MiB, GB (10^9 bytes).", examples=["85.3GiB"])
+    ]
+    kind: Annotated[
+        Literal["allocated", "reserved", "nvidia-smi"] | None,
+        Field(description="The quantity that it is; where it is not given, the one that it is nearest to."),
+    ] = None
+
+
+class OfSnapshot(Again):
+    """A memory snapshot of torch, and the run that made it."""
+
+    snapshot: Annotated[
+        str,
+        Field(
+            description="The file in base64, packed with gzip or not; nothing of it is run. Without a run it is told by itself."
+        ),
+    ]
 
 
 class Plan(Run):
@@ -328,6 +351,11 @@ class Tool(NamedTuple):
     """Whether it is asked under /api/v1."""
 
 
+SMALL_SNAPSHOT = (
+    "gASVmAAAAAAAAAB9lCiMCHNlZ21lbnRzlF2UfZQojAdhZGRyZXNzlEsAjAp0b3RhbF9zaXpllEoAACAAjAZibG9ja3OUXZR9lChoBEsAjARzaXpllEoAABAAjA5yZXF1ZXN0"
+    "ZWRfc2l6ZZRKQEIPAIwFc3RhdGWUjBBhY3RpdmVfYWxsb2NhdGVklHVhdWGMDWRldmljZV90cmFjZXOUXZR1Lg=="
+)
+"""A snapshot of one block of a million bytes."""
 RUN: dict[str, Any] = {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": {"tp": 2}}
 PIPELINE: dict[str, Any] = {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": {"pp": 2}}
 SEARCH: dict[str, Any] = {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "axes": {"tp": "1,2", "cp": "1"}, "top": 2}
@@ -411,6 +439,19 @@ TOOLS: dict[str, Tool] = {
         "log",
         RUN | {"log": "[Rank 0] (after 2 iterations) memory (MB) | allocated: 36000.0 | max allocated: 47500.0"},
         agents=True,
+    ),
+    "why": Tool(
+        "Which quantity a measured figure is, what the run is expected to have of it, and what would make it so",
+        Why,
+        "why",
+        RUN | {"measured": "53.5GiB"},
+        agents=True,
+    ),
+    "snapshot": Tool(
+        "What a memory snapshot of torch says of its peak, which lines made it, and how much of it the run explains",
+        OfSnapshot,
+        "snapshot",
+        {"snapshot": SMALL_SNAPSHOT},
     ),
     "largest": Tool(
         "How large the sequence, the micro batch or a GPU's tokens of a run can be",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from functools import cache
@@ -143,6 +144,33 @@ def _validate(request: Request) -> Any:
     return log_document(compared_log(request.get("log"), found))
 
 
+def _why(request: Request) -> Any:
+    """What would make a measured figure what it is."""
+    from ..evidence.why import bytes_of, why
+    from ..report.why import why_document
+
+    if request.get("measured") is None:
+        raise ConfigError("measured is needed: a figure of one GPU with its unit, such as 85.3GiB")
+    return why_document(why(request.job, bytes_of(request.get("measured")), request.get("kind")))
+
+
+def _snapshot(request: Request) -> Any:
+    """What a memory snapshot of torch says, beside the run that made it where one is named."""
+    from ..evidence.account import account
+    from ..evidence.snapshot import read_snapshot
+    from ..report.snapshot import ran, snapshot_document
+
+    try:
+        data = base64.b64decode(request.get("snapshot") or "", validate=True)
+    except ValueError:
+        raise ConfigError("snapshot is no base64: it is the content of a file, packed with gzip or not") from None
+    if not data:
+        raise ConfigError("snapshot is needed: the content of a memory snapshot of torch, in base64")
+    found = account(read_snapshot(data))
+    named = request.get("model") is not None or request.get("text") is not None
+    return snapshot_document(found, ran(found, request.job) if named else None)
+
+
 def _largest(request: Request) -> Any:
     """How large a setting of the run can be."""
     from ..planner.largest import largest
@@ -252,7 +280,9 @@ ANSWERS: dict[str, Callable[[Request], Any]] = {
     "moment": at_moment,
     "plan": plans,
     "settings": _settings,
+    "snapshot": _snapshot,
     "timeline": _timeline,
     "validate": _validate,
+    "why": _why,
 }
 """Every tool by its name."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from ..errors import EstimatorError
+from ..errors import EstimatorError, Question
+from ..service.answers import asked
 from ..service.pool import BusyError, FaultError
 from ..service.request import Progress
 from ..wording import LONGEST_QUESTIONS, plain
@@ -83,8 +84,15 @@ def status_of(error: EstimatorError) -> int:
     return 429 if isinstance(error, BusyError) else 500 if isinstance(error, FaultError) else 422
 
 
-def refusal(status: int, sentence: str, headers: Mapping[str, str] | None = None, *names: str) -> Response:
-    """The sentence as JSON, under `error` and other names."""
-    body = json.dumps(dict.fromkeys(("error", *names), plain(sentence, LONGEST_QUESTIONS)))
+def refusal(
+    status: int,
+    sentence: str,
+    headers: Mapping[str, str] | None = None,
+    *names: str,
+    questions: Sequence[Question] = (),
+) -> Response:
+    """The sentence as JSON, under `error` and other names, and what a run leaves open under `questions`."""
+    said: dict[str, Any] = dict.fromkeys(("error", *names), plain(sentence, LONGEST_QUESTIONS))
+    body = json.dumps(said | ({"questions": [asked(one) for one in questions]} if questions else {}))
     more = {"retry-after": "1"} if status == 429 else {}
     return Response(body, status, {**more, **(headers or {})}, "application/json")

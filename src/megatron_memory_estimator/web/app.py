@@ -24,7 +24,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from .. import __version__
-from ..errors import EstimatorError
+from ..errors import EstimatorError, QuestionsError
 from ..job.settings import nearest
 from ..service.pool import Workers
 from ..service.schema import TOOLS, Arguments, MBridge, mistaken
@@ -42,7 +42,7 @@ PAGE = Path(__file__).with_name("page")
 """Files of the page."""
 SAID = (
     "GPU memory of Megatron training runs, for every pipeline stage, traceable to named tensors. Arguments are JSON objects; unknown "
-    'ones are refused. Every error is `{"error": sentence}`.'
+    'ones are refused. Every error is `{"error": sentence}`; `questions` has what a run leaves open.'
 )
 SILENT: TelemetryConfig = {"auto_configure": False, "tracing": False, "metrics": False, "logs": False}
 """Nothing that is asked goes to a collector of telemetry, whatever the environment says. Versions of FastAPI without one pass it over."""
@@ -104,7 +104,8 @@ def add_errors(app: FastAPI) -> None:
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, EstimatorError)
-        return refusal(status_of(error), str(error), None, *names(request))
+        questions = error.questions if isinstance(error, QuestionsError) else ()
+        return refusal(status_of(error), str(error), None, *names(request), questions=questions)
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

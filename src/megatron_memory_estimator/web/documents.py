@@ -59,7 +59,20 @@ def answers_of(tool: Tool) -> dict[int | str, dict[str, Any]]:
 
 def refusals() -> dict[int | str, dict[str, Any]]:
     """The responses that every path has."""
-    error = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+    question = {
+        "type": "object",
+        "required": ["what", "option", "values"],
+        "properties": {
+            "what": {"type": "string"},
+            "option": {"type": "string"},
+            "values": {"type": "array", "items": {"type": "string"}},
+        },
+    }
+    error = {
+        "type": "object",
+        "required": ["error"],
+        "properties": {"error": {"type": "string"}, "questions": {"type": "array", "items": question}},
+    }
     example = {"error": "tensor_model_parallel_size=3 does not divide num_attention_heads=32; use 1, 2, 4, 8, 16 or 32"}
     meanings = {
         400: "The body cannot be parsed.", 403: "The Host, the Origin or Sec-Fetch-Site is that of another site.",

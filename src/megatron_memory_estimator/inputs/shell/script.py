@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
-from ...errors import ConfigError
+from ...errors import ConfigError, Question, QuestionsError
 from ...wording import any_of, plain, whole
 from ..questions import LOST, Question, settle
 from . import gpus
@@ -253,7 +253,7 @@ def _same(one: Launch, other: Launch) -> bool:
 
 
 def _refuse_rounds(launches: list[Launch]) -> None:
-    """Ask for the round of a loop that starts different runs. Raises ConfigError."""
+    """Ask for the round of a loop that starts different runs. Raises QuestionsError, ConfigError where no variable tells them apart."""
     last = launches[-1]
     same = [one for one in launches if one.loops == last.loops]
     if not last.rounds or len(same) < 2:
@@ -275,9 +275,9 @@ def _refuse_rounds(launches: list[Launch]) -> None:
         f"{name} = {', '.join(plain(value, 60) for value in found[:20])}" for name, found in named.items()
     )
     options = " ".join(f"--set {shlex.quote(f'{name}={found[0]}')}" for name, found in named.items())
-    raise ConfigError(
-        f"the loop at line {line} starts {len(same)} different runs, for {values}; choose one, such as {options}"
-    )
+    what = f"the loop at line {line} starts {len(same)} different runs, for {values}"
+    asked = [Question(what, f"--set {name}=VALUE", name, tuple(found)) for name, found in named.items()]
+    raise QuestionsError(f"{what}; choose one, such as {options}", asked)
 
 
 def _lose(shell: Shell, launch: Launch) -> None:

@@ -1,0 +1,60 @@
+"""How fast a run is: seconds of a step, the rates that come of them, and what a step is spent with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..estimator import Estimate
+from ..throughput.certainty import Likely, likely
+from ..throughput.step import Throughput, throughput
+from .quantities import table
+
+WORDS = {
+    "compute": "kernels of forward and backward",
+    "recompute": "recomputation",
+    "tp": "tp communication",
+    "cp": "cp communication",
+    "ep": "ep communication",
+    "pp": "pipeline sends",
+    "host": "kernel launches",
+    "bubble": "pipeline bubble",
+    "optimizer": "the optimizer step",
+    "other": "overhead",
+}
+"""Parts of a step in words."""
+
+
+def largest_part(time: Throughput) -> tuple[str, float]:
+    """The largest part of a step beside the kernels of forward and backward, in words, and its share."""
+    parts = {name: value for name, value in time.parts.items() if name != "compute"}
+    name = max(parts, key=parts.__getitem__)
+    return WORDS.get(name, name), parts[name] / time.step
+
+
+def limit_text(time: Throughput) -> str:
+    """The same in words."""
+    name, share = largest_part(time)
+    return f"{name} {share:.0%}"
+
+
+class Speed(NamedTuple):
+    """The step time of a run by part, and what published runs like it reached of their predictions."""
+
+    time: Throughput
+    likely: Likely
+
+
+def speed(estimate: Estimate) -> Speed:
+    """How fast a run is. Raises as `throughput`."""
+    return Speed(throughput(estimate), likely(estimate.job))
+
+
+SPEED = table(
+    "speed",
+    {
+        "likely_low": lambda one: one.time.tokens_per_s_gpu * one.likely.low,
+        "likely_high": lambda one: one.time.tokens_per_s_gpu * one.likely.high,
+        "limit_text": lambda one: limit_text(one.time),
+    },
+)
+"""The figures of a `Speed`."""

@@ -1,0 +1,101 @@
+// The answer in figures: does it fit, by how much, where, and how fast; then in sentences.
+import { tone } from "./colours";
+import { usePage } from "./context";
+import type { Estimate, Event, Speed } from "./documents";
+import { counted, count, gib, parameters, percent, seconds } from "./figures";
+import { Gauge } from "./gauge";
+import { DOES } from "./phases";
+import { worded } from "./words";
+
+const DEGREES = [
+  ["tp", "tensor_model_parallel_size"], ["pp", "pipeline_model_parallel_size"], ["vpp", "virtual_pipeline_model_parallel_size"],
+  ["cp", "context_parallel_size"], ["ep", "expert_model_parallel_size"], ["etp", "expert_tensor_parallel_size"], ["dp", "data_parallel_size"],
+] as const;
+
+const degrees = (found: Estimate): string => {
+  const moe = found.layout["expert_data_parallel_size"] !== null;
+  return DEGREES.filter(([short, name]) => (["tp", "pp", "dp"].includes(short) ? true : (found.layout[name] ?? 1) !== 1 && (moe || !["ep", "etp"].includes(short))))
+    .map(([short, name]) => `${short} ${String(found.layout[name] ?? 1)}`)
+    .join(", ");
+};
+
+/** A sentence's first clause, and what follows it. */
+const parts = (sentence: string): readonly [string, string] => {
+  const end = sentence.indexOf(": ");
+  return end < 0 ? [sentence, ""] : [sentence.slice(0, end), sentence.slice(end)];
+};
+
+/** The phases that the answer is about: training, resuming, and what decides. */
+const judged = (found: Estimate): readonly Event[] => {
+  const { events, phase } = found.verdict;
+  return events.filter((one) => one.phase === "training" || one.phase === "load" || one.phase === phase);
+};
+
+/** What is left at worst, or is too much at best; the two where they have different signs. */
+export const room = ({ low, high }: { low: number; high: number }): readonly [string, string] =>
+  low >= 0 ? [`+${gib(low, 1)}`, "GiB left at worst"] : high < 0 ? [`−${gib(-high, 1)}`, "GiB too much at best"] : [`−${gib(-low, 1)} … +${gib(high, 1)}`, "GiB, at worst and at best"];
+
+const Figure = ({ name, value, hint }: { name: string; value: string; hint?: string | undefined }) => (
+  <div title={hint}>
+    <dt>{name}</dt>
+    <dd>{value}</dd>
+  </div>
+);
+
+const Speeds = ({ speed }: { speed: Speed }) => {
+  const [low, high] = [speed.tokens_per_s_gpu_low, speed.tokens_per_s_gpu_high].map((rate) => count(Math.round(rate)));
+  return (
+    <>
+      <Figure name="step" value={seconds(speed.step_s)} hint={Object.entries(speed.parts_s).map(([part, s]) => `${part} ${seconds(s)}`).join(", ")} />
+      <Figure name="tokens/s/GPU" value={count(Math.round(speed.tokens_per_s_gpu))} hint={`${low} to ${high} by published runs; ${speed.tflops_gpu.toFixed(0)} TFLOP/s of each GPU`} />
+      <Figure name="MFU" value={percent(speed.mfu, 1)} hint={`bubble ${percent(speed.bubble, 1)}, communication that nothing hides ${percent(speed.exposed, 1)}`} />
+      <Figure name="limited by" value={speed.limited_by} />
+    </>
+  );
+};
+
+export const Head = ({ found, speed }: { found: Estimate; speed: Speed | undefined }) => {
+  const { go } = usePage();
+  const { verdict, model, training, peak, layout } = found;
+  const { total, active } = model.num_parameters;
+  const [size, unit] = room(verdict.head_room_bytes);
+  const kind = tone(verdict.verdict);
+  return (
+    <section class={`verdict ${kind}`} aria-label="Verdict" aria-live="polite">
+      <div class="head">
+        <p class={`big ${kind}`}>
+          <strong>{size}</strong> <span>{unit}</span>
+          <small>{verdict.verdict}, {verdict.gpu}</small>
+        </p>
+        <div class="gauges">
+          {judged(found).map((one) => (
+            <button key={one.phase} type="button" class="quiet" title={`What ${DOES[one.phase] ?? one.phase} takes`} onClick={() => go({ phase: one.phase, stage: one.pp_rank }, "replace")}>
+              <span class="label">to {DOES[one.phase] ?? one.phase}</span>
+              <Gauge device={one.device_bytes} limit={verdict.memory_bytes} label={one.phase} />
+              <span class={`word ${tone(one.verdict)}`}>{gib(one.device_bytes.low, 1)}–{gib(one.device_bytes.high, 1)} of {gib(verdict.memory_bytes, 1)} GiB</span>
+            </button>
+          ))}
+        </div>
+        <dl class="figures">
+          <Figure name="decides" value={`stage ${verdict.pp_rank}${found.stages.length > 1 ? ` of ${found.stages.length}` : ""}, ${DOES[verdict.phase] ?? verdict.phase}`} />
+          {speed && <Speeds speed={speed} />}
+        </dl>
+      </div>
+      {verdict.sentences.map((one) => {
+        const [clause, rest] = parts(worded(one.text));
+        return (
+          <p key={one.text} class={`sentence ${tone(one.verdict)}`}>
+            <strong>{clause}</strong>
+            {rest}
+          </p>
+        );
+      })}
+      <p class="quiet-text">
+        <span class="figure-of" data-bytes={peak.allocated_bytes}>Peak {gib(peak.allocated_bytes)} GiB</span> allocated on stage {peak.pp_rank}. {model.name || "model"},{" "}
+        {parameters(total)} parameters{active !== total && ` (${parameters(active)} active)`}, on {counted(Number(layout["world_size"]), "GPU")}: {degrees(found)}; seq{" "}
+        {String(training["seq_length"])}, mbs {String(training["micro_batch_size"])}, global batch {String(training["global_batch_size"])}.
+        {verdict.not_counted && ` Without ${verdict.not_counted}.`}
+      </p>
+    </section>
+  );
+};
