@@ -18,6 +18,7 @@ from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.rank.declare import Declarer
 from megatron_memory_estimator.rank.rank import Row, state_bytes, workspace_bytes
 from megatron_memory_estimator.rank.rows import breakdown
+from megatron_memory_estimator.report.document import phase_terms
 from megatron_memory_estimator.routing import routing
 from megatron_memory_estimator.tape.ops import Op, inputs
 from megatron_memory_estimator.tape.tensor import DTYPE_BYTES, Param
@@ -83,6 +84,10 @@ def figures_are_ordered(case: Case) -> None:
         terms = explain_terms(case.job, stage.rank, stage.peak)
         ranges = [(phase.low, phase.high) for phase in stage.phases] + [(term.low, term.high) for term in terms]
         assert all(0 <= low <= high for low, high in ranges), ranges
+    for event in case.found.verdict().events:
+        found = phase_terms(case.found, event).terms
+        assert sum(one.high for one in found) == event.device.high, (event.phase, found)
+        assert sum(one.low for one in found) == event.device.low or event.phase == "load", (event.phase, found)
 
 
 def routing_is_ordered(case: Case) -> None:

@@ -62,8 +62,8 @@ LAYOUT_KEYS = {
 def test_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, "estimate", *V3, "--json")
     assert set(found) == {
-        "schema", "model", "layout", "training", "stages", "peak", "routing", "verdict", "gpus", "conversion", "assumptions", "warnings",
-        "uncounted", "bound",
+        "schema", "model", "layout", "training", "stages", "peak", "routing", "verdict", "phases", "gpus", "conversion", "assumptions",
+        "warnings", "uncounted", "bound",
     }  # fmt: skip
     assert found["schema"] == "megatron-memory-estimate/1"
     assert {"name", "source", "model_type", "num_parameters", "config"} <= set(found["model"])

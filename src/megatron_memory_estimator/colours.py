@@ -12,7 +12,7 @@ COLOURS = {
     "activations": "#cc79a7",
     "transient": "#56b4e9",
     "pipeline": "#8c6bb1",
-    "workspace": "#999999",
+    "workspace": "#8a6d3b",
 }
 OTHER = "#999999"
 """What is none of them, and several together."""

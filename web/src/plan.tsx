@@ -79,7 +79,7 @@ const Worth = ({ title, of }: { title: string; of: Plans["feature_worth"] }) =>
       <ul>
         {of.map((one) => (
           <li key={one.feature}>
-            <strong>{one.says}</strong>: {one.saves >= 0 ? `${percent(one.saves, 1)} of the step` : `costs ${percent(-one.saves, 1)} of the step`}, {Number(one.takes_bytes) >= 0 ? `${gib(Number(one.takes_bytes), 1)} GiB more` : `${gib(-Number(one.takes_bytes), 1)} GiB less`}
+            <strong>{one.says}</strong>: {one.saves >= 0 ? `${percent(one.saves, 1)} of the step` : `costs ${percent(-one.saves, 1)} of the step`}, {one.takes_bytes >= 0 ? `${gib(one.takes_bytes, 1)} GiB more` : `${gib(-one.takes_bytes, 1)} GiB less`}
             {one.numerics && `; ${one.numerics}`}
           </li>
         ))}

@@ -459,7 +459,7 @@ export type Worth = {
   readonly feature: string;
   readonly says: string;
   readonly saves: number;
-  readonly takes_bytes: Value;
+  readonly takes_bytes: number;
   readonly numerics: string;
   readonly settings: Settings;
   readonly source: string;
@@ -635,7 +635,7 @@ export type LogFigure = {
   readonly measured_bytes: number;
   readonly pp_rank: number;
   readonly expected_bytes: Bounds | null;
-  readonly more_bytes: Value;
+  readonly more_bytes: number;
 };
 
 export type LogLayer = {
@@ -643,7 +643,7 @@ export type LogLayer = {
   readonly kind: string;
   readonly pp_rank: number;
   readonly retained_bytes: Readonly<Record<string, number>>;
-  readonly more_bytes: Value;
+  readonly more_bytes: number;
 };
 
 export type LogOom = {
@@ -792,10 +792,10 @@ export type Why = {
   readonly kind: string;
   readonly pp_rank: number;
   readonly expected_bytes: Bounds;
-  readonly more_bytes: Value;
+  readonly more_bytes: number;
   readonly others: readonly string[];
   readonly causes: readonly WhyCause[];
-  readonly tokens: Value | null;
+  readonly tokens: number | null;
 };
 
 export type WhyCause = {

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
-from ...errors import ConfigError, Question, QuestionsError
+from ...errors import ConfigError, QuestionsError
 from ...wording import any_of, plain, whole
 from ..questions import LOST, Question, settle
 from . import gpus
