@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
+import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from megatron_memory_estimator import TrainingJob, estimate
+from megatron_memory_estimator.report.lanes import moment_document
+from megatron_memory_estimator.report.page import page_report
 
 from .helpers import ROOT
 
@@ -72,3 +80,32 @@ def test_what_is_left_out_exists() -> None:
     for key in LEFT_OUT:
         field, _, name = key.partition(".")
         assert any(field in fields for of, fields in known.items() if not name or of == name), key
+
+
+def frozen(html: str) -> list[dict[str, Any]]:
+    """The documents of a report."""
+    found = re.search(r'id="frozen">([^<]+)<', html)
+    assert found
+    documents: list[dict[str, Any]] = json.loads(zlib.decompress(base64.b64decode(found[1]), -15))["documents"]
+    return documents
+
+
+def test_a_report_answers_every_moment_of_its_timeline() -> None:
+    """Moments with the same tensors share a document, which is that of each of them but for the number of the microbatch."""
+    job = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, pipeline_model_parallel_size=4, global_batch_size=32)
+    result = estimate(job)
+    held = frozen(page_report(result))
+    (lanes,) = (one["answer"] for one in held if one["tool"] == "lanes")
+    moments = {
+        (one["arguments"]["stage"], index): one["answer"]
+        for one in held
+        if one["tool"] == "moment"
+        for index in (one["arguments"]["moment"], *one["also"])
+    }
+    asked = {(lane["pp_rank"], index) for lane in lanes["stages"] for index in lane["columns"]["index"]}
+    assert moments.keys() == asked
+    assert len({id(one) for one in moments.values()}) < len(moments)
+    for stage, index in sorted(asked)[::7]:
+        own = moment_document(result.stages[stage], index)
+        assert own["allocated_bytes"] == moments[stage, index]["allocated_bytes"]
+        assert [one["bytes"] for one in own["tensors"]] == [one["bytes"] for one in moments[stage, index]["tensors"]]

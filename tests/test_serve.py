@@ -324,3 +324,40 @@ def test_other_methods_of_mbridges_paths_are_refused_with_the_one_they_have(
         assert (answer.status_code, answer.headers["allow"]) == (405, method) and "is not asked with" in answer.json()[
             "error"
         ]
+
+
+def test_a_connection_that_never_asks_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head of a request that does not end, beside one that does; the times are short here."""
+    import asyncio
+
+    import uvicorn
+
+    from megatron_memory_estimator.web.protocol import TimedProtocol
+
+    monkeypatch.setattr(TimedProtocol, "seconds", 0.6)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(1.2)  # longer than a head may take
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def played() -> tuple[bytes, bytes]:
+        config = uvicorn.Config(app, port=0, http=TimedProtocol, log_level="critical", lifespan="off")
+        server = uvicorn.Server(config)
+        running = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        slow_in, slow_out = await asyncio.open_connection("127.0.0.1", port)
+        slow_out.write(b"GET / HTTP/1.1\r\nHost: a\r\nX-")
+        whole_in, whole_out = await asyncio.open_connection("127.0.0.1", port)
+        whole_out.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        found = await asyncio.wait_for(asyncio.gather(slow_in.read(), whole_in.read()), 10)
+        server.should_exit = True
+        for one in (slow_out, whole_out):
+            one.close()
+        await running
+        return found[0], found[1]
+
+    slow, whole = asyncio.run(played())
+    assert slow == b"" and whole.startswith(b"HTTP/1.1 204")

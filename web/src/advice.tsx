@@ -99,7 +99,7 @@ const FirstLayout = () => {
 export const AdviceCard = ({ found: run }: { found: Estimate }) => {
   const { engine, state, go } = usePage();
   const [all, setAll] = useState(false);
-  const bad = tone(run.verdict.verdict) === "bad";
+  const bad = tone(run.verdict.verdict) !== "good";
   const wanted = engine.live && (bad || state.advice);
   const { found, error, how } = useLong<Advice>("advise", wanted ? requestOf(state.run) : null);
   if (!engine.live) return null;

@@ -24,7 +24,7 @@ export const OTHER = "#d0d4d9";
 const WHOLE = "#3f6f9f";
 const BESIDE = "#8da3bb";
 const OUTSIDE: readonly (readonly [string, string])[] = [["NCCL", "#7f8790"], ["CUDA context", "#b4bac1"], ["CUDA libraries", "#c9ced4"], ["fragmentation", "#dde1e6"]];
-const ENGINE = "#b03a00";
+const ENGINE = "#3b4a54";
 /** Terms that are all of a trainer at once. */
 const WHOLES = ["model state", "allocated between two steps", "weights and gradients"];
 const SAME: Readonly<Record<string, string>> = { "reference weights": "weights", "forward without gradients": "activations", workspaces: "workspace" };

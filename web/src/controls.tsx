@@ -22,11 +22,11 @@ const same = (one: Value, other: Value) => JSON.stringify(one ?? 1) === JSON.str
 const MOST = 60;
 
 /** A list, where the values together have more letters than buttons have room for. */
-const List = ({ name, label, current, values, choose }: GroupProps) => {
+const List = ({ name, label, help, current, values, choose }: GroupProps) => {
   const now = values.findIndex((one) => same(one.value, current));
   return (
     <label class="control">
-      <span class="label" title={name}>{label}</span>
+      <span class="label" title={help}>{label}</span>
       <select name={name} value={String(now)} onChange={(event) => choose(values[Number(event.currentTarget.value)]!)}>
         {now < 0 && <option value="-1">{shown(current)}</option>}
         {values.map((one, place) => (
@@ -39,10 +39,10 @@ const List = ({ name, label, current, values, choose }: GroupProps) => {
   );
 };
 
-type GroupProps = { name: string; label: string; current: Value; values: readonly Choice[]; choose: (one: Choice) => void };
+type GroupProps = { name: string; label: string; help: string; current: Value; values: readonly Choice[]; choose: (one: Choice) => void };
 
 /** A group of values; arrows go from one to the next, those that are refused say why while they have the focus. */
-const Group = ({ name, label, current, values, choose }: GroupProps) => {
+const Group = ({ name, label, help, current, values, choose }: GroupProps) => {
   const [focus, setFocus] = useState<number | null>(null);
   const box = useRef<HTMLDivElement>(null);
   const now = values.findIndex((one) => same(one.value, current));
@@ -56,7 +56,7 @@ const Group = ({ name, label, current, values, choose }: GroupProps) => {
   };
   return (
     <div class="control" onPointerLeave={() => setFocus(null)}>
-      <span class="label" id={`label-${name}`} title={name}>{label}</span>
+      <span class="label" id={`label-${name}`} title={help}>{label}</span>
       <div class={wayOut ? "values way-out" : "values"} role="radiogroup" aria-labelledby={`label-${name}`} ref={box}>
         {values.map((one, place) => (
           <button
@@ -235,6 +235,7 @@ export const Controls = ({ found, current }: { found: Estimate | undefined; curr
   const choices: Choices["choices"] = Object.assign({}, ...groups.map((group) => (found || group.fresh ? group.found?.choices : {})));
   const facts = useAnswer<{ settings: readonly SettingFacts[] }>(engine, "settings", current ? {} : null).found?.settings ?? [];
   const choose = (one: Choice) => go({ run: changed(run, one.settings, one.num_gpus) });
+  const helpOf = (name: string): string => [name, facts.find((one) => one.name === name)?.help].filter(Boolean).join(": ");
   const gpu = choices["gpu"];
   const numbers: Record<string, Value | undefined> = {
     num_gpus: found?.layout["world_size"],
@@ -279,7 +280,7 @@ export const Controls = ({ found, current }: { found: Estimate | undefined; curr
           const one = choices[name];
           const letters = one?.values.reduce((sum, value) => sum + shown(value.value).length + 2, 0) ?? 0;
           const Kind = letters > MOST ? List : Group;
-          return one && one.values.length > 1 && <Kind key={name} name={name} label={label} current={one.value} values={one.values} choose={choose} />;
+          return one && one.values.length > 1 && <Kind key={name} name={name} label={label} help={helpOf(name)} current={one.value} values={one.values} choose={choose} />;
         })}
       </fieldset>
       <Variables />

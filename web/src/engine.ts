@@ -186,7 +186,8 @@ export class WorkerEngine implements Engine {
   }
 }
 
-type Held = { readonly tool: string; readonly arguments: Readonly<Record<string, unknown>>; readonly answer?: unknown; readonly error?: string };
+/** A document of a report; `also` are other moments that have the same tensors. */
+type Held = { readonly tool: string; readonly arguments: Readonly<Record<string, unknown>>; readonly also?: readonly number[]; readonly answer?: unknown; readonly error?: string };
 
 /** The documents of a report: those of one run, or why there is none. */
 export class FrozenEngine implements Engine {
@@ -197,7 +198,7 @@ export class FrozenEngine implements Engine {
   async ask<T>(tool: Tool, request: Asked): Promise<T> {
     const asked = request as Record<string, unknown>;
     const found = this.held.find(
-      (one) => one.tool === tool && Object.entries(one.arguments).every(([name, value]) => (asked[name] ?? null) === value),
+      (one) => one.tool === tool && Object.entries(one.arguments).every(([name, value]) => (asked[name] ?? null) === value || (name === "moment" && (one.also ?? []).includes(asked[name] as number))),
     );
     if (!found) throw new Refusal(`this report does not hold that; \`megatron-memory serve\` opens the page that answers it`);
     if (found.error !== undefined) throw new Refusal(found.error);

@@ -44,7 +44,7 @@ const Results = ({ found, current, stale, busy }: { found: Estimate; current: bo
   const place = moment ?? lane?.peak_moment;
   const alive = useAnswer<Moment>(engine, "moment", current && lanes.fresh && lane && place !== null && place !== undefined ? { ...request, stage, moment: place } : null);
   const own = found.stages.find((one) => one.pp_rank === stage);
-  const bad = tone(found.verdict.verdict) === "bad";
+  const bad = tone(found.verdict.verdict) !== "good";
   const refused = current && lanes.error !== undefined;
   const old = (fresh: boolean) => (current && !fresh ? "stale" : ""); // what the settings before had, beside an estimate of these
   return (

@@ -4,8 +4,9 @@ import { gib } from "./figures";
 
 const percentOf = (bytes: number, most: number): string => `${((100 * Math.max(0, bytes)) / most).toFixed(2)}%`;
 
-export const Gauge = ({ device, limit, label }: { device: Bounds; limit: number; label: string }) => {
-  const most = Math.max(limit * 1.04, device.high * 1.02);
+/** `far` is the most of several gauges that stand on one axis. */
+export const Gauge = ({ device, limit, label, far = device.high }: { device: Bounds; limit: number; label: string; far?: number }) => {
+  const most = Math.max(limit * 1.04, far * 1.02);
   const part = (from: number, to: number, kind: string) =>
     to > from && <i class={kind} style={{ left: percentOf(from, most), width: percentOf(to - from, most) }} />;
   const { low, high } = device;

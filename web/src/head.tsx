@@ -31,9 +31,11 @@ const judged = (found: Estimate): readonly Event[] => {
   return events.filter((one) => one.phase === "training" || one.phase === "load" || one.phase === phase);
 };
 
-/** What is left at worst, or is too much at best; the two where they have different signs. */
-export const room = ({ low, high }: { low: number; high: number }): readonly [string, string] =>
-  low >= 0 ? [`+${gib(low, 1)}`, "GiB left at worst"] : high < 0 ? [`−${gib(-high, 1)}`, "GiB too much at best"] : [`−${gib(-low, 1)} … +${gib(high, 1)}`, "GiB, at worst and at best"];
+/** What is left of each GPU, or is too much, at worst and at best. */
+const room = ({ low, high }: { low: number; high: number }): string =>
+  low >= 0 ? `${gib(low, 1)} to ${gib(high, 1)} GiB left` : high < 0 ? `${gib(-high, 1)} to ${gib(-low, 1)} GiB too much` : `${gib(-low, 1)} GiB too much to ${gib(high, 1)} left`;
+
+const WORDS: Readonly<Record<string, string>> = { fits: "Fits", tight: "Tight", "does not fit": "Does not fit", "fits only without fragmentation": "Fits unfragmented" };
 
 const Figure = ({ name, value, hint }: { name: string; value: string; hint?: string | undefined }) => (
   <div title={hint}>
@@ -42,14 +44,14 @@ const Figure = ({ name, value, hint }: { name: string; value: string; hint?: str
   </div>
 );
 
-const Speeds = ({ speed }: { speed: Speed }) => {
+const Speeds = ({ speed, fits }: { speed: Speed; fits: boolean }) => {
   const [low, high] = [speed.tokens_per_s_gpu_low, speed.tokens_per_s_gpu_high].map((rate) => count(Math.round(rate)));
   return (
     <>
-      <Figure name="step" value={seconds(speed.step_s)} hint={Object.entries(speed.parts_s).map(([part, s]) => `${part} ${seconds(s)}`).join(", ")} />
+      <Figure name={fits ? "step" : "step, if it did"} value={seconds(speed.step_s)} hint={Object.entries(speed.parts_s).map(([part, s]) => `${part} ${seconds(s)}`).join(", ")} />
       <Figure name="tokens/s/GPU" value={count(Math.round(speed.tokens_per_s_gpu))} hint={`${low} to ${high} by published runs; ${speed.tflops_gpu.toFixed(0)} TFLOP/s of each GPU`} />
       <Figure name="MFU" value={percent(speed.mfu, 1)} hint={`bubble ${percent(speed.bubble, 1)}, communication that nothing hides ${percent(speed.exposed, 1)}`} />
-      <Figure name="limited by" value={speed.limited_by} />
+      <Figure name="beside the kernels" value={speed.limited_by} />
     </>
   );
 };
@@ -58,27 +60,29 @@ export const Head = ({ found, speed }: { found: Estimate; speed: Speed | undefin
   const { go } = usePage();
   const { verdict, model, training, peak, layout } = found;
   const { total, active } = model.num_parameters;
-  const [size, unit] = room(verdict.head_room_bytes);
+  const far = Math.max(...judged(found).map((one) => one.device_bytes.high));
   const kind = tone(verdict.verdict);
   return (
     <section class={`verdict ${kind}`} aria-label="Verdict" aria-live="polite">
       <div class="head">
         <p class={`big ${kind}`}>
-          <strong>{size}</strong> <span>{unit}</span>
-          <small>{verdict.verdict}, {verdict.gpu}</small>
+          <strong>{WORDS[verdict.verdict] ?? verdict.verdict}</strong>
+          <span>{room(verdict.head_room_bytes)}</span>
+          <small>of each {verdict.gpu}, at worst and at best</small>
         </p>
         <div class="gauges">
           {judged(found).map((one) => (
-            <button key={one.phase} type="button" class="quiet" title={`What ${DOES[one.phase] ?? one.phase} takes`} onClick={() => go({ phase: one.phase, stage: one.pp_rank }, "replace")}>
+            <button key={one.phase} type="button" class={`quiet ${tone(one.verdict)}`} title={`What ${DOES[one.phase] ?? one.phase} takes`} onClick={() => go({ phase: one.phase, stage: one.pp_rank }, "replace")}>
               <span class="label">to {DOES[one.phase] ?? one.phase}</span>
-              <Gauge device={one.device_bytes} limit={verdict.memory_bytes} label={one.phase} />
+              <Gauge device={one.device_bytes} limit={verdict.memory_bytes} label={one.phase} far={far} />
               <span class={`word ${tone(one.verdict)}`}>{gib(one.device_bytes.low, 1)}–{gib(one.device_bytes.high, 1)} of {gib(verdict.memory_bytes, 1)} GiB</span>
             </button>
           ))}
+          <p class="quiet-text">dark: surely; light: up to; the line: the GPU</p>
         </div>
-        <dl class="figures">
-          <Figure name="decides" value={`stage ${verdict.pp_rank}${found.stages.length > 1 ? ` of ${found.stages.length}` : ""}, ${DOES[verdict.phase] ?? verdict.phase}`} />
-          {speed && <Speeds speed={speed} />}
+        <dl class={`figures ${kind === "bad" ? "if" : ""}`}>
+          <Figure name="tightest" value={`${found.stages.length > 1 ? `stage ${verdict.pp_rank} of 0–${found.stages.length - 1}, ` : ""}to ${DOES[verdict.phase] ?? verdict.phase}`} />
+          {speed && <Speeds speed={speed} fits={kind !== "bad"} />}
         </dl>
       </div>
       {verdict.sentences.map((one) => {

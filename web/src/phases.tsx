@@ -10,12 +10,12 @@ import { Hatch } from "./hatch";
 /** What a run does in a phase. */
 export const DOES: Readonly<Record<string, string>> = {
   training: "train", load: "resume", save: "save", build: "build", generation: "generate", log_probs: "get log-probabilities",
-  reference: "run the reference", weight_sync: "give the engine weights",
+  reference: "run the reference", weight_sync: "hand over weights",
 };
 
 const ROW = 26;
 const FOOT = 22;
-const NAME = 176;
+const NAME = 168;
 const VALUE = 96;
 
 /** Terms that come after the first one outside torch. */
@@ -104,7 +104,7 @@ export const Phases = ({ found }: { found: Estimate }) => {
               <line class="limit" x1={limit} x2={limit} y1={0} y2={height - FOOT} />
             </svg>
             <p class="legend">
-              <span>▸ decides</span>
+              <span>▸ the tightest</span>
               <span>▨ up to</span>
               <span>╌ {verdict.gpu}, {gib(verdict.memory_bytes, 1)} GiB</span>
             </p>

@@ -34,8 +34,9 @@ export const Refused = ({ error, questions }: { error: string; questions: readon
     go({ run: changed(state.run, settings as Settings, gpus ?? null) });
   };
   return (
-    <section class="refusal" role="alert" aria-label="Refused">
-      <p>{worded(error)}</p>
+    <section class={asked.length ? "refusal question" : "refusal"} role="alert" aria-label={asked.length ? "What is open" : "Refused"}>
+      {asked.length > 0 && <h2>{asked.length === 1 ? "One thing is open" : `${asked.length} things are open`}</h2>}
+      <p>{worded(asked.length === 1 ? asked[0]!.what : asked.length ? "" : error)}</p>
       {asked.length > 0 && (
         <form aria-label="What is open" onSubmit={(event) => (event.preventDefault(), settle(typed))}>
           {asked.map((one) => (

@@ -38,14 +38,14 @@ const shapeOf = (lane: Lane, place: number): Shape => {
 };
 
 /** When in a moment most is allocated. */
-const topOf = (lane: Lane, place: number): number => {
+export const topOf = (lane: Lane, place: number): number => {
   const { at: shares, below_bytes } = shapeOf(lane, place);
   const share = shares[Math.max(0, below_bytes.indexOf(0))] ?? 0.5;
   const from = at(lane, "start_s", place);
   return from + (at(lane, "end_s", place) - from) * share;
 };
 
-const curve = (lane: Lane, places: readonly number[], x: (s: number) => number, y: (bytes: number) => number): string =>
+export const curveOf = (lane: Lane, places: readonly number[], x: (s: number) => number, y: (bytes: number) => number): string =>
   places
     .map((place) => {
       const [from, to, highest] = [at(lane, "start_s", place), at(lane, "end_s", place), at(lane, "highest_bytes", place)];
@@ -91,7 +91,7 @@ const bands = (parts: Readonly<Record<string, number>>, steady: number): readonl
 };
 
 /** The seconds between which microbatches that repeat are left out of a lane. */
-const gapOf = (lane: Lane): readonly [number, number] | null => {
+export const gapOf = (lane: Lane): readonly [number, number] | null => {
   const place = lane.left_out ? lane.columns.index.indexOf(lane.left_out.behind) : -1;
   return place < 0 || place + 1 >= lane.columns.index.length ? null : [at(lane, "end_s", place), at(lane, "start_s", place + 1)];
 };
@@ -154,7 +154,7 @@ export const Timeline = ({ lanes, stage, moment, parts }: { lanes: Lanes; stage:
         };
         const gap = gapOf(lane);
         const before = gap ? mine.filter((place) => at(lane, "start_s", place) < gap[1]) : mine;
-        const lines = (gap ? [before, mine.filter((place) => at(lane, "start_s", place) >= gap[1])] : [mine]).filter((one) => one.length).map((places) => curve(lane, places, x, of));
+        const lines = (gap ? [before, mine.filter((place) => at(lane, "start_s", place) >= gap[1])] : [mine]).filter((one) => one.length).map((places) => curveOf(lane, places, x, of));
         const steady = of(lane.steady_allocated_bytes);
         const marks = [[peak, "peak"], [chosen, "moment"]] as const;
         return (
@@ -224,6 +224,7 @@ export const Timeline = ({ lanes, stage, moment, parts }: { lanes: Lanes; stage:
                     <text class="tick" x={(x(gap[0]) + x(gap[1])) / 2} y={field + CURVE / 2} text-anchor="middle">{lane.left_out?.microbatches} microbatches</text>
                   </>
                 )}
+                {spot && !drag && <line class="cursor" x1={spot.x} x2={spot.x} y1={0} y2={field + CURVE} />}
                 {drag && <rect class="brush" x={Math.min(...drag)} width={Math.abs(drag[1] - drag[0])} y={0} height={height - FOOT} />}
               </g>
               <line class="limit" x1={LEFT} x2={width - RIGHT} y1={of(lanes.gpu_memory_bytes)} y2={of(lanes.gpu_memory_bytes)} />

@@ -6,6 +6,7 @@ const OPTIONS: Readonly<Record<string, string>> = {
 
 export const worded = (sentence: string): string =>
   sentence
+    .replace(/`?(?:megatron-memory )?plan --min-num-gpus`?/g, "Plan without a number of GPUs")
     .replace(/`(plan|compare|advise|estimate)`/g, (_, command: string) => COMMANDS[command] ?? command)
     .replace(/megatron-memory (plan|compare|advise|estimate)( MODEL)?/g, (_, command: string) => COMMANDS[command] ?? command)
     .replace(/(^|[\s(,;])--set ([A-Za-z_]\w*|\d+)=/g, "$1$2=")

@@ -27,11 +27,18 @@ def run(host: str, port: int, open_page: bool, allow_host: tuple[str, ...], allo
 
         from ..service.pool import Workers
         from ..web.app import server
+        from ..web.protocol import TimedProtocol
     listening = listener(host, port)
     port = listening.getsockname()[1]
     app = server(Workers(None, seconds, hub=allow_hub), host=host, port=port, allowed=allow_host)
     config = uvicorn.Config(
-        app, log_level="critical", access_log=False, server_header=False, timeout_graceful_shutdown=1, ws="none"
+        app,
+        http=TimedProtocol,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+        ws="none",
     )
     running = uvicorn.Server(config)
     signal.signal(

@@ -1,0 +1,74 @@
+// The page's own functions, without a browser: addresses, names of settings, curves, words.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { EMPTY, type State, addressOf, stateOf } from "../src/address.ts";
+import { counted, ranges, size, tickSeconds } from "../src/figures.ts";
+import { fieldsOf } from "../src/refused.tsx";
+import { middle } from "../src/tensors.tsx";
+import { curveOf, gapOf, topOf } from "../src/timeline.tsx";
+import { worded } from "../src/words.ts";
+
+const state = (change: Partial<State>): State => ({ ...EMPTY, ...change });
+
+test("a state comes back from its address", async () => {
+  const states = [
+    EMPTY,
+    state({ run: { model: "a/b", num_gpus: 8, settings: { seq_length: 8192, sequence_parallel: true, recompute_modules: ["mlp", "moe"], gpu: "H200", fp8: null } } }),
+    state({ run: { text: "#!/bin/bash\necho ä", settings: { set_variables: { NNODES: "4", "1": "x=y&z" } as never } }, file: "run.sh" }),
+    state({ view: "plan", axes: { tp: "1,2" }, objective: "memory", planned: true, stage: 3, moment: -1, phase: "weight_sync" }),
+    state({ view: "compare", pins: [{ label: "tp 2", run: { model: "m", settings: { seq_length: 1 } } }] }),
+    state({ run: { model: "m", settings: { word: "8", yes: "true", list: "[1]" } } }), // words that look like other values stay words
+  ];
+  for (const one of states) assert.deepEqual(JSON.parse(JSON.stringify(await stateOf(await addressOf(one)))), JSON.parse(JSON.stringify(one)));
+});
+
+test("what is no address is refused", async () => {
+  assert.equal(await stateOf(""), null);
+  await assert.rejects(stateOf("#/estimate?num_gpus=many"), /no number of GPUs/);
+  await assert.rejects(stateOf("#/estimate?text=%%%"), /missing or changed/);
+});
+
+test("options of questions are fields", () => {
+  assert.deepEqual(fieldsOf("--set NNODES=VALUE --set 1=VALUE --num-gpus N --vocab-size N"), [
+    { name: "NNODES", kind: "variable" }, { name: "1", kind: "variable" }, { name: "num_gpus", kind: "gpus" }, { name: "vocab_size", kind: "setting" },
+  ]);
+  assert.deepEqual(fieldsOf(""), []);
+});
+
+test("sentences are in the page's words", () => {
+  assert.equal(worded("`plan` searches layouts; --min-num-gpus finds how many, give --set TP=1"), "Plan searches layouts; a search without a number of GPUs finds how many, give TP=1");
+  assert.equal(worded("(--no-expandable-segments turns it off)"), "(expandable_segments off turns it off)");
+  assert.equal(worded("`plan --min-num-gpus` finds how many GPUs hold it"), "Plan without a number of GPUs finds how many GPUs hold it");
+  assert.equal(worded("tp 2--4 and well-known words stay"), "tp 2--4 and well-known words stay");
+});
+
+test("figures", () => {
+  assert.deepEqual([size(2 ** 30), size(2 ** 20), size(12)], ["1.00 GiB", "1.0 MiB", "12 B"]);
+  assert.deepEqual([counted(1, "GPU"), counted(1024, "GPU"), counted(2, "microbatch", "microbatches")], ["1 GPU", "1,024 GPUs", "2 microbatches"]);
+  assert.equal(ranges([0, 1, 2, 7, 9, 10]), "0–2, 7, 9–10");
+  assert.deepEqual([tickSeconds(0.05, 0.3), tickSeconds(2, 10)], ["50 ms", "2 s"]);
+  assert.equal(middle("abcdefghij", 7), "ab…ghij");
+});
+
+const lane = {
+  pp_rank: 0, steady_allocated_bytes: 10, peak_allocated_bytes: 30, peak_moment: 1,
+  left_out: { behind: 1, moments: 4, microbatches: 2, repeats: 1 },
+  shapes: [{ at: [0.25, 0.75], below_bytes: [6, 0] }],
+  columns: {
+    index: [0, 1, 6], event: [0, 0, 1], start_s: [0, 1, 5], end_s: [1, 2, 6], start_bytes: [10, 12, 20], highest_bytes: [20, 30, 25],
+    end_bytes: [12, 20, 10], chunk: [0, 0, 0], microbatch: [0, 1, 3], beside_chunk: [null, null, null], beside_microbatch: [null, null, null],
+    in_flight: [1, 2, 1], shape: [null, 0, null], label: [0, 0, 0],
+  },
+} as never;
+
+test("a curve goes through every point of a pass", () => {
+  const same = (value: number) => value * 100;
+  assert.equal(curveOf(lane, [1], same, (bytes) => bytes), "100.00,12.00L125.00,24.00L175.00,30.00L200.00,20.00");
+  assert.equal(topOf(lane, 1), 1.75); // where the pass has most
+  assert.equal(topOf(lane, 0), 0.5);
+});
+
+test("microbatches that are left out are a gap", () => {
+  assert.deepEqual(gapOf(lane), [2, 5]);
+  assert.equal(gapOf({ ...(lane as object), left_out: null } as never), null);
+});
