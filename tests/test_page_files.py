@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from .helpers import ROOT
 
 PAGE = ROOT / "src/megatron_memory_estimator/web/page"
-SCRIPTS = ("page.js", "worker.js")
+SCRIPTS = ("page.js", "worker.js", "offline.js")
 
 
 class Tags(HTMLParser):

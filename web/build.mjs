@@ -10,6 +10,7 @@ const common = { bundle: true, minify: true, format: "esm", target: "es2022", le
 await build({ ...common, entryPoints: ["src/page.tsx"], outfile: `${out}page.js`, jsx: "automatic", jsxImportSource: "preact" });
 await build({ ...common, entryPoints: ["src/page.css"], outfile: `${out}page.css` });
 await build({ ...common, entryPoints: ["src/worker.ts"], outfile: `${out}worker.js`, external: ["./pyodide/*"] });
+await build({ ...common, entryPoints: ["src/offline.ts"], outfile: `${out}offline.js` });
 await copyFile("src/index.html", `${out}index.html`);
 
 const lock = JSON.parse(await readFile("package-lock.json", "utf8")).packages;

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, Route
+from playwright.sync_api import Browser, Page, Route, expect
 
 from megatron_memory_estimator.service.answers import answered
 from megatron_memory_estimator.web.static import site as site_files
@@ -207,3 +207,44 @@ def test_files_that_are_missing_are_named(browser: Browser, tmp_path: Path) -> N
                 (answer,) = drive(page, url, ("estimate", QWEN))["answers"]
             assert Path(name).name in answer["error"] and "could not start" in answer["error"], answer
             (tmp_path / "aside").rename(folder / name)
+
+
+def test_the_site_needs_no_network_after_the_first_visit(browser: Browser, site: str) -> None:
+    """The second visit is kept whole by the service worker; the third has no network, and the run can be changed."""
+    context = browser.new_context()
+    context.set_default_timeout(60_000)
+    page = context.new_page()
+    link = f"{site}#/estimate?model=Qwen/Qwen3-8B&num_gpus=8&s.tensor_model_parallel_size=4"
+    page.goto(link)
+    expect(page.locator(".verdict")).to_be_visible(timeout=60_000)
+    page.evaluate("navigator.serviceWorker.ready.then(() => true)")
+    page.reload()
+    expect(page.locator(".verdict")).to_be_visible(timeout=60_000)
+    context.set_offline(True)
+    page.reload()
+    expect(page.locator(".verdict")).to_be_visible(timeout=60_000)
+    before = page.locator(".figure-of").inner_text()
+    page.get_by_label("sequence length").fill("8192")
+    expect(page.locator(".figure-of")).not_to_have_text(before)
+    context.close()
+
+
+def test_a_start_says_how_far_it_is(browser: Browser, site: str) -> None:
+    """Of a slow network: the share of the engine that is there, before the first answer."""
+    context = browser.new_context(service_workers="block")
+    page = context.new_page()
+    session = context.new_cdp_session(page)
+    session.send("Network.enable")
+    session.send(
+        "Network.emulateNetworkConditions",
+        {"offline": False, "latency": 5, "downloadThroughput": 4_000_000, "uploadThroughput": 4_000_000},
+    )
+    page.add_init_script(
+        "window.seen = []; addEventListener('loading-engine', (event) => window.seen.push(event.detail))"
+    )
+    page.goto(f"{site}#/estimate?model=Qwen/Qwen3-8B&num_gpus=8")
+    expect(page.locator(".verdict")).to_be_visible(timeout=120_000)
+    seen = page.evaluate("window.seen")
+    assert len(seen) > 10 and seen[-1]["bytes"] <= seen[-1]["total"]
+    assert seen[-1]["bytes"] > 0.9 * seen[-1]["total"]
+    context.close()

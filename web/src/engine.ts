@@ -87,7 +87,9 @@ export class HttpEngine implements Engine {
   }
 }
 
-type Said = Line & { readonly id?: number; readonly ready?: object };
+/** How much of an engine in the page is loaded. */
+export type Loading = { readonly bytes: number; readonly total?: number };
+type Said = Line & { readonly id?: number; readonly ready?: object; readonly loading?: Loading };
 type Job = {
   readonly id: number;
   readonly message: object;
@@ -110,6 +112,7 @@ class OneWorker {
   private start(): Worker {
     const worker = new Worker(new URL("worker.js", document.baseURI), { type: "module" });
     worker.onmessage = ({ data }: MessageEvent<Said>) => {
+      if (data.loading) return void window.dispatchEvent(new CustomEvent<Loading>("loading-engine", { detail: data.loading }));
       if (data.id === undefined) {
         if (data.error !== undefined) this.fail(new Refusal(data.error));
         return;
@@ -156,7 +159,7 @@ class OneWorker {
     if (!one.progress) return; // its answer comes soon, and is dropped
     this.running = undefined;
     this.worker?.terminate(); // nothing else would stop a long one
-    this.worker = undefined;
+    this.worker = this.start(); // at once, so that the next question does not wait for it
     this.next();
   }
 

@@ -6,6 +6,7 @@ import { Bars } from "./bars";
 import { requestOf, usePage } from "./context";
 import { Controls } from "./controls";
 import type { Estimate, Lanes, Moment } from "./documents";
+import type { Loading } from "./engine";
 import { EvidenceCard } from "./evidence";
 import { Exports } from "./exports";
 import { Head } from "./head";
@@ -81,6 +82,28 @@ const Results = ({ found, current, stale, busy }: { found: Estimate; current: bo
   );
 };
 
+/** How much of the engine is there, while it loads into the page. */
+const Starting = () => {
+  const [loading, setLoading] = useState<Loading | null>(null);
+  useEffect(() => {
+    const hear = (event: Event) => setLoading((event as CustomEvent<Loading>).detail);
+    window.addEventListener("loading-engine", hear);
+    return () => window.removeEventListener("loading-engine", hear);
+  }, []);
+  const share = loading?.total ? Math.min(1, loading.bytes / loading.total) : undefined;
+  return (
+    <section class="card busy" role="status">
+      <p>The engine starts …</p>
+      {loading && (
+        <p class="row">
+          {share !== undefined && <progress max={1} value={share} aria-label="Share of the engine that is loaded" />}
+          <span>{(loading.bytes / 1e6).toFixed(1)}{loading.total ? ` of ${(loading.total / 1e6).toFixed(1)}` : ""} MB. It is the library itself: nothing that you type leaves this tab, and the next start needs no network.</span>
+        </p>
+      )}
+    </section>
+  );
+};
+
 export const EstimateView = () => {
   const { engine, state } = usePage();
   const { found, error, questions, busy, fresh } = useAnswer<Estimate>(engine, "estimate", requestOf(state.run));
@@ -101,7 +124,7 @@ export const EstimateView = () => {
       )}
       <div>
         {error !== undefined && <Refused key={error} error={error} questions={questions ?? []} />}
-        {!found && busy && <p class="busy" role="status">The engine starts …</p>}
+        {!found && busy && <Starting />}
         {found && error === undefined && <Results found={found} current={fresh} stale={busy} busy={busy} />}
       </div>
     </main>

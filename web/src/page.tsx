@@ -101,6 +101,7 @@ const App = ({ engine, first, problem }: { engine: Engine; first: State; problem
 const start = async () => {
   const report = await frozen();
   const kind = document.querySelector<HTMLMetaElement>('meta[name="engine"]')?.content ?? "http";
+  if (!report && kind === "worker") navigator.serviceWorker?.register("offline.js").catch(() => undefined); // some hosts and frames allow none
   const engine = report ? new FrozenEngine(report.documents) : engineOf(kind);
   let first = EMPTY;
   let problem = "";

@@ -22,7 +22,11 @@ interface Contents {
   readonly version: string;
   readonly wheel: string;
   readonly numpy: string | null;
+  /** Bytes that are fetched before the first answer. */
+  readonly bytes: number;
 }
+/** How often it is said how much is there. */
+const SAID_EACH = 2 ** 18;
 /** How long NumPy may take to come from another host. */
 const LATE_MS = 60_000;
 
@@ -79,12 +83,40 @@ async function loaded(): Promise<Pyodide> {
   });
 }
 
+/** Says how many bytes are there, while the engine loads, whoever fetches them; what is asked later is not counted. */
+function counted(total: () => number | undefined): () => void {
+  const plain = self.fetch;
+  let seen = 0;
+  let said = 0;
+  self.fetch = async (...asked: Parameters<typeof fetch>) => {
+    const found = await plain.apply(self, asked);
+    if (!found.ok || !found.body) return found;
+    const body = found.body.pipeThrough(
+      new TransformStream<Uint8Array, Uint8Array>({
+        transform: (chunk, to) => {
+          seen += chunk.byteLength;
+          if (seen - said > SAID_EACH) scope.postMessage({ loading: { bytes: (said = seen), total: total() } });
+          to.enqueue(chunk);
+        },
+      }),
+    );
+    return new Response(body, { status: found.status, headers: found.headers });
+  };
+  return () => {
+    self.fetch = plain;
+  };
+}
+
 async function start(): Promise<Engine> {
   const began = performance.now();
+  let total: number | undefined;
+  const enough = counted(() => total);
   const listed = fetched("engine.json").then((response) => response.json() as Promise<Contents>);
+  void listed.then(({ bytes }) => (total = bytes)).catch(() => undefined);
   const wheel = listed.then((contents) => fetched(contents.wheel)).then((response) => response.arrayBuffer());
   const [contents, pyodide, archive] = await Promise.all([listed, loaded(), wheel]);
   const python = performance.now();
+  enough();
   pyodide.unpackArchive(archive, "zip");
   const unpacked = performance.now();
   const { asked } = pyodide.pyimport("megatron_memory_estimator.service.page");
