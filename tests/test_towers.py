@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -19,7 +20,8 @@ from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.inputs.hf import load
 from megatron_memory_estimator.inputs.hf.convert import convert
 from megatron_memory_estimator.inputs.runs.files import job_from_text
-from megatron_memory_estimator.job.tower import counted
+from megatron_memory_estimator.job.tower import Block, HfTower, Tower, TowerTraining, Weight, counted, lacking
+from megatron_memory_estimator.modules.hf_tower import images
 from megatron_memory_estimator.modules.layers import tower_params
 from megatron_memory_estimator.modules.vision_tower import inputs
 from megatron_memory_estimator.planner.search import sampled
@@ -338,9 +340,70 @@ def test_more_images_than_the_sequence_holds_are_refused() -> None:
         estimate(TrainingJob.from_hf(QWEN, num_gpus=8, seq_length=4096, image_tokens=5000))
 
 
+HF_KEPT = json.loads((FACTS / "towers.json").read_text())["hf_kept"]["records"]
+
+
+@pytest.mark.parametrize("record", HF_KEPT, ids=lambda record: str(record["kind"]))
+def test_a_tower_of_transformers_keeps_what_its_class_keeps(record: dict[str, Any]) -> None:
+    """Every layer to the byte, and what stands around the layers of the tower itself to 0.2 %."""
+    tower = HfTower(record["kind"], **record["sizes"])
+    job = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, seq_length=16384)
+    training = dataclasses.replace(job.training, image_tokens=record["patches"] // tower.merge)
+    kept = {
+        one.storage: one.nbytes
+        for op in images(context(dataclasses.replace(job, training=training)), tower)
+        if isinstance(op, Op)
+        for one in op.saves
+    }
+    for layer in (0, tower.depth - 1):
+        assert sum(size for name, size in kept.items() if name.startswith(f"layers.{layer}.")) == record["layer_bytes"]
+    projector = ("multi_modal_projector", "patch_merger", "linear_1", "act", "avg_pool", "mm_soft")
+    alone = tower.kind in ("siglip", "pixtral")
+    outside = sum(
+        size
+        for name, size in kept.items()
+        if not name.startswith("layers.") and not (alone and name.startswith(projector))
+    )
+    assert outside == pytest.approx(record["outside_bytes"], rel=2e-3)
+
+
+def test_a_gemma_3_image_is_four_gigabytes_of_the_first_stage() -> None:
+    """27 layers of 146,341,888 bytes for one image of 256 tokens, of each microbatch in flight; on every tensor-parallel rank."""
+    name = "google/gemma-3-12b-pt"
+
+    def kept(**settings: Any) -> int:
+        found = estimate(TrainingJob.from_hf(name, num_gpus=8, tp=4, seq_length=4096, **settings))
+        assert not found.verdict().not_counted
+        return found.stages[0].rank.plans[0].runs[0].trace.saved_bytes
+
+    one, two = kept(image_tokens=256), kept(image_tokens=512)
+    assert 27 * 146_341_888 < one < 27 * 146_341_888 * 1.01
+    assert two == pytest.approx(2 * one, rel=1e-3)
+    assert (
+        kept(image_tokens=256, recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1) == one
+    )
+    assert kept(image_tokens=256, freeze_vision_model=True, freeze_vision_projection=True) == 0
+    assert 0 < kept(image_tokens=256, freeze_vision_model=True) < one // 50
+
+
+def test_pixtral_s_mask_grows_with_the_square_of_all_images() -> None:
+    """Mistral 3 keeps [P, P] of 16 bits for all patches of a microbatch."""
+
+    def mask(tokens: int) -> int:
+        found = estimate(TrainingJob.from_hf(MINISTRAL, num_gpus=8, tp=2, seq_length=16384, image_tokens=tokens))
+        return next(
+            row.nbytes for row in found.stages[0].rows if row.name.endswith("attention_mask") and "vision" in row.name
+        )
+
+    assert mask(1024) == 2 * 4096**2
+    assert mask(2048) == 4 * mask(1024)
+
+
 def test_images_of_a_tower_that_is_not_modelled_stay_named() -> None:
-    found = estimate(TrainingJob.from_hf(MINISTRAL, num_gpus=8, image_tokens=512))
-    assert found.verdict().not_counted == "the activations of its vision tower are not counted"
+    """A projector of several layers of the tower is counted, and what it computes is not known."""
+    tower = Tower("vision tower", (Block("blocks", 1, (Weight("weight", (8, 8)),)),))
+    held = TowerTraining(image_tokens=512)
+    assert lacking((tower,), held) == "the activations of its vision tower are not counted"
 
 
 @pytest.mark.parametrize("name", ["cuda_graphs", "offload", "megatron_fsdp", "fp8", "muon"])

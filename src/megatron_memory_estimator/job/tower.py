@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ..dataclass import dataclass
 from ..wording import all_of
@@ -55,12 +55,37 @@ class Vit(NamedTuple):
     deepstack: tuple[int, ...] = ()
 
 
+HfKind = Literal["qwen2_5_vl", "glm4v", "siglip", "pixtral"]
+
+
+class HfTower(NamedTuple):
+    """Sizes of a vision tower that is a class of huggingface/transformers, as those of `Vit`. `positions`: of a table that is made anew for
+    images; `merger`: the width of a gated merger."""
+
+    kind: HfKind
+    hidden: int
+    ffn: int
+    heads: int
+    depth: int
+    patch: int
+    merge: int
+    out: int
+    positions: int = 0
+    merger: int = 0
+
+
 class Tower(NamedTuple):
-    """A tower. Without blocks it is not counted; with `vit` what it computes of images is known too."""
+    """A tower. Without blocks it is not counted; with `vit`, of Megatron's layers, or `hf` what it computes of images is known too."""
 
     name: str
     blocks: tuple[Block, ...] = ()
     vit: Vit | None = None
+    hf: HfTower | None = None
+
+    @property
+    def sees(self) -> bool:
+        """Whether it is known what it computes of images."""
+        return self.vit is not None or self.hf is not None
 
     @property
     def num_parameters(self) -> int:
@@ -83,7 +108,7 @@ class Tower(NamedTuple):
         """What of it no figure has, if anything."""
         if not self.blocks:
             return f"its {self.name}"
-        known = self.vit is not None and training.image_tokens > 0
+        known = self.sees and training.image_tokens > 0
         parts = [*([] if known else ["activations"]), *(["adapters"] if adapters and self.adaptable else [])]
         return f"the {' and the '.join(parts)} of its {self.name}" if parts else ""
 
@@ -104,6 +129,6 @@ def lacking(towers: tuple[Tower, ...], training: TowerTraining | None = None, *,
     clause = f"{alone}{all_of(said for _, said in found)} {'are' if several else 'is'} not counted"
     return (
         f"{clause}; --image-tokens counts them"
-        if any(tower.vit and not held.image_tokens for tower in towers)
+        if any(tower.sees and not held.image_tokens for tower in towers)
         else clause
     )

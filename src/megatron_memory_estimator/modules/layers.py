@@ -31,6 +31,7 @@ from .context import Context
 from .embedding import embedding, embedding_params, lookup
 from .gemma4 import per_layer_inputs
 from .head import final_layernorm, loss, output_weight
+from .hf_tower import images as images_of_hf
 from .hyper_connection import (
     connected,
     connection_params,
@@ -362,13 +363,21 @@ def towers(c: Context) -> Module[Tensor | None]:
     """The towers of a model that are counted; without images in a microbatch they compute nothing."""
     for tower in c.model.towers:
         yield from tower_params(c, tower)
-    computed = [tower.vit for tower in c.model.towers if tower.vit and c.training.image_tokens]
-    for vit in computed:
+    computed = [tower for tower in c.model.towers if tower.sees and c.training.image_tokens]
+    for tower in computed:
         rename = renaming(f"{PREFIX}.", {})
-        yield from changed(changed(images(c, vit), rename), _of_towers)
+        yield from changed(changed(_images(c, tower), rename), _of_towers)
     if not computed:
         yield Op("without images", part="towers", calls=0)
     return None
+
+
+def _images(c: Context, tower: Tower) -> Module[None]:
+    """What a tower computes of images."""
+    if tower.vit:
+        yield from images(c, tower.vit)
+    elif tower.hf:
+        yield from images_of_hf(c, tower.hf)
 
 
 def _of_towers(item: Item) -> Item:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from ..job.model import Model
-from ..job.tower import Vit
+from ..job.tower import HfTower, Vit
 from ..job.training import Training
 from ..tape.ops import Item, Op, Recompute, renaming
 from ..tape.tensor import Dim, Param, Tensor
@@ -36,7 +36,7 @@ class _Patches(Context):
         return Dim("patches", self.training.seq_length)
 
 
-def seen(c: Context, vit: Vit) -> Context:
+def seen(c: Context, vit: Vit | HfTower) -> Context:
     """The context of the tower's layers: its sequence is the patches of a microbatch."""
     t = c.training
     model = Model(

@@ -22,6 +22,7 @@ from ..modules.adapters import MARK
 from ..modules.attention_mask import attention_mask, given_masks, kept_mask, uncut_mask
 from ..modules.context import Context
 from ..modules.head import output_parameter
+from ..modules.hf_tower import inputs as pixels_of_hf
 from ..modules.kimi_k3 import beside_layer, keeping_bank
 from ..modules.layers import (
     Declaration,
@@ -357,8 +358,9 @@ def inputs_of(c: Context, chunk: Chunk) -> tuple[Tensor, ...]:
         # no stream: referenced until the model's forward returns
         found.append(c.stream("embedding.output", c.hidden))
     found += [c.new("batch.loss_mask", *shape, dtype="fp32"), *attention_mask(c)]
-    vits = [tower.vit for tower in c.model.towers if tower.vit and c.training.image_tokens]
-    return (*found, *(x for vit in vits for x in pixels(c, vit)))
+    for tower in c.model.towers if c.training.image_tokens else ():
+        found += [*(pixels(c, tower.vit) if tower.vit else pixels_of_hf(c, tower.hf) if tower.hf else ())]
+    return tuple(found)
 
 
 def without_mask(c: Context) -> Context | None:

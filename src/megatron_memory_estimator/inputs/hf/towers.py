@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from ...errors import ConfigError
-from ...job.tower import SEEN, UNNAMED, Block, Tower, Vit, Weight
+from ...job.tower import SEEN, UNNAMED, Block, HfTower, Tower, Vit, Weight
 from .fields import Fields
 from .unread import Nested, irrelevant, named
 
@@ -48,8 +48,16 @@ def _block(name: str, copies: int, *parts: Iterator[Weight], projection: bool = 
     return Block(name, copies, tuple(weight for part in parts for weight in part), projection)
 
 
-def _tower(*blocks: Block, vit: Vit | None = None) -> Tower:
-    return Tower(SEEN, tuple(block for block in blocks if block.copies), vit)
+def _tower(*blocks: Block, vit: Vit | None = None, hf: HfTower | None = None) -> Tower:
+    return Tower(SEEN, tuple(block for block in blocks if block.copies), vit, hf)
+
+
+def _heads(v: Fields, hidden: int, name: str) -> int:
+    """Attention heads, which divide the width."""
+    heads = v.count(name)
+    if hidden % heads:
+        raise ConfigError(f"hidden_size={hidden} of the tower in config.json is not divisible by {name}={heads}")
+    return heads
 
 
 def _patches(v: Fields) -> tuple[int, ...]:
@@ -68,9 +76,7 @@ def _same_width(v: Fields, hidden: int) -> int:
 def qwen3_vl(v: Fields, outer: Fields, hidden: int) -> Tower:
     """Qwen3-VL and Qwen3.5: Megatron's own layers, split over tensor-parallel ranks; without sequence parallelism."""
     h, f, depth = v.count("hidden_size"), v.count("intermediate_size"), v.count("depth", most=MOST_LAYERS)
-    heads, merge, out = v.count("num_heads"), v.count("spatial_merge_size", default=2) ** 2, _same_width(v, hidden)
-    if h % heads:
-        raise ConfigError(f"hidden_size={h} of the tower in config.json is not divisible by num_heads={heads}")
+    heads, merge, out = _heads(v, h, "num_heads"), v.count("spatial_merge_size", default=2) ** 2, _same_width(v, hidden)
     deep = v.wholes("deepstack_visual_indexes")
     return _tower(
         _block("patch_embed", 1, convolution("proj", h, *_patches(v))),
@@ -98,8 +104,9 @@ def _merger(normed: int, width: int, out: int) -> tuple[Iterator[Weight], ...]:
 def qwen25_vl(v: Fields, outer: Fields, hidden: int) -> Tower:
     """Qwen2.5-VL: the class of huggingface/transformers, whole on every tensor-parallel rank."""
     h, f, depth = v.count("hidden_size"), v.count("intermediate_size"), v.count("depth", most=MOST_LAYERS)
-    merged, out = v.count("spatial_merge_size", default=2) ** 2 * h, _same_width(v, hidden)
-    v.raw("num_heads", "window_size", "fullatt_block_indexes", "spatial_patch_size")
+    merge, out = v.count("spatial_merge_size", default=2) ** 2, _same_width(v, hidden)
+    merged, heads = merge * h, _heads(v, h, "num_heads")
+    v.raw("window_size", "fullatt_block_indexes", "spatial_patch_size")
     return _tower(
         _block("patch_embed", 1, convolution("proj", h, *_patches(v), bias=False)),
         _block(
@@ -110,6 +117,7 @@ def qwen25_vl(v: Fields, outer: Fields, hidden: int) -> Tower:
             "merger", 1, norm("ln_q", h, bias=False), linear("mlp.0", merged, merged), linear("mlp.2", out, merged),
             projection=True,
         ),
+        hf=HfTower("qwen2_5_vl", h, f, heads, depth, prod(_patches(v)), merge, out),
     )  # fmt: skip
 
 
@@ -120,7 +128,8 @@ def pixtral(v: Fields, outer: Fields, hidden: int) -> Tower:
     bias = outer.switch("multimodal_projector_bias", default=False)
     layers = outer.raw("vision_feature_layer")
     taken = len(layers) if isinstance(layers, list) else 1
-    v.raw("num_attention_heads", "head_dim", "image_size", "vocab_size")
+    heads = _heads(v, h, "num_attention_heads")
+    v.raw("head_dim", "image_size", "vocab_size")
     channels = v.count("num_channels", default=3)
     attention = (linear(f"attention.{name}_proj", h, h, bias=False) for name in "kvqo")
     return _tower(
@@ -138,6 +147,7 @@ def pixtral(v: Fields, outer: Fields, hidden: int) -> Tower:
             linear("patch_merger.merging_layer", h, merge * h, bias=False), linear("linear_1", hidden, taken * h, bias=bias),
             linear("linear_2", hidden, hidden, bias=bias), projection=True,
         ),
+        hf=HfTower("pixtral", h, f, heads, depth, channels * patch * patch, merge, hidden) if taken == 1 else None,
     )  # fmt: skip
 
 
@@ -146,7 +156,8 @@ def gemma3(v: Fields, outer: Fields, hidden: int) -> Tower:
     h, f, depth = v.count("hidden_size"), v.count("intermediate_size"), v.count("num_hidden_layers", most=MOST_LAYERS)
     patch, channels = v.count("patch_size"), v.count("num_channels", default=3)
     side = v.count("image_size") // patch
-    v.raw("num_attention_heads", "vision_use_head")
+    heads, tokens = _heads(v, h, "num_attention_heads"), outer.count("mm_tokens_per_image", default=256)
+    v.raw("vision_use_head")
     attention = (linear(f"self_attn.{name}_proj", h, h) for name in ("k", "v", "q", "out"))
     return _tower(
         _block(
@@ -162,6 +173,7 @@ def gemma3(v: Fields, outer: Fields, hidden: int) -> Tower:
             "multi_modal_projector", 1, norm("mm_soft_embed_norm", h, bias=False),
             linear("proj", hidden, h, bias=False, split=0), projection=True,
         ),
+        hf=HfTower("siglip", h, f, heads, depth, channels * patch * patch, side * side // tokens, hidden),
     )  # fmt: skip
 
 
@@ -173,8 +185,7 @@ def glm4v(v: Fields, outer: Fields, hidden: int) -> Tower:
         _same_width(v, hidden),
         v.switch("attention_bias", default=False),
     )
-    side = v.count("image_size") // v.count("patch_size")
-    v.raw("num_heads")
+    side, heads = v.count("image_size") // v.count("patch_size"), _heads(v, h, "num_heads")
     return _tower(
         _block("embeddings", 1, iter([Weight("position_embedding.weight", (side * side, h))])),
         _block("patch_embed", 1, convolution("proj", h, *_patches(v))),
@@ -193,6 +204,7 @@ def glm4v(v: Fields, outer: Fields, hidden: int) -> Tower:
             "post", 1, norm("conv_layernorm", h, bias=False), convolution("downsample", out, h, merge, merge),
             norm("layernorm", h, bias=False),
         ),
+        hf=HfTower("glm4v", h, out, heads, depth, prod(_patches(v)), merge * merge, out, side * side, f),
     )  # fmt: skip
 
 
