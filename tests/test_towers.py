@@ -13,6 +13,7 @@ from megatron_memory_estimator import (
     LayoutError,
     TrainingJob,
     UnsupportedError,
+    advise,
     count_parameters,
     estimate,
 )
@@ -384,6 +385,15 @@ def test_a_gemma_3_image_is_four_gigabytes_of_the_first_stage() -> None:
     )
     assert kept(image_tokens=256, freeze_vision_model=True, freeze_vision_projection=True) == 0
     assert 0 < kept(image_tokens=256, freeze_vision_model=True) < one // 50
+
+
+def test_a_frozen_tower_is_advised_where_images_fill_the_gpu() -> None:
+    """Gemma 3 27B with eight images of a sequence: 63 GB of the first stage are the tower's, and freezing it is said to change numerics."""
+    job = TrainingJob.from_hf("google/gemma-3-27b-pt", num_gpus=16, tp=8, pp=2, seq_length=8192, image_tokens=2048)
+    found = advise(job)
+    frozen = [one for one in found.outcomes if any(change.name == "a frozen vision tower" for change in one.changes)]
+    assert frozen and any(change.asks == "numerics" for change in frozen[0].changes)
+    assert min(one.peak for one in frozen) < estimate(job).peak_stage.peak_allocated_bytes - 50 * 10**9
 
 
 def test_pixtral_s_mask_grows_with_the_square_of_all_images() -> None:

@@ -100,6 +100,8 @@ def memory_changes(job: TrainingJob) -> Iterator[Change]:
     yield from _splits(job)
     if not job.env.expandable_segments:
         yield allocator(job)
+    if t.image_tokens and not t.freeze_vision_model and t.peft == "none" and any(one.sees for one in model.towers):
+        yield change("a frozen vision tower", "its projection is trained alone", "numerics", freeze_vision_model=True)
     if not t.optimizer_cpu_offload and t.use_distributed_optimizer and OPTIMIZERS[t.optimizer].offloaded:
         yield change(
             "the optimizer in host memory",
