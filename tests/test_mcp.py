@@ -30,6 +30,7 @@ TOOLS = {
     "validate",
     "largest",
     "lengths",
+    "why",
 }
 
 

@@ -226,7 +226,7 @@ def phase_terms(estimate: Estimate, event: Event) -> PhaseTerms:
     """What a phase takes of the GPU of the stage that needs most: what torch has allocated, an engine, what is outside torch, and what the
     range has beside these: fragmentation, and in other phases than training what is in dispute."""
     stage = estimate.stages[event.pp_rank]
-    found = [one for one in _allocated_terms(stage, event.phase) if one.high]
+    found = [one for one in _allocated_terms(stage, event.phase) if one.low or one.high]
     found += outside_terms(stage.job, stage.rank.context)
     rest = Range(event.device.low - sum(one.low for one in found), event.device.high - sum(one.high for one in found))
     if rest.high > 0:
