@@ -71,12 +71,12 @@ def test_every_peak_that_bridge_prints_is_near_or_says_what_is_missing() -> None
 
 @pytest.mark.parametrize("name", [name for name, fact in PRINTED.items() if "config" in fact])
 def test_printed_peaks_of_models_with_towers(name: str) -> None:
-    """Gemma 4's tower is not counted, and the samples of its LoRA run are shorter than what is estimated: both say so."""
+    """The samples of Gemma 4's LoRA run are shorter than what is estimated, and it says so."""
     fact = PRINTED[name]
     job = TrainingJob.from_hf(fact["config"], fact["num_gpus"], gpu=fact["gpu"], **fact["settings"])
     error = estimate(job).peak_stage.peak_allocated_bytes / (fact["printed"] * 1e9) - 1
     assert abs(error) < 0.03 or fact["why"]
-    assert -0.04 < error < 0.1
+    assert -0.02 < error < 0.13
 
 
 @pytest.mark.parametrize("name", [name for name, fact in PRINTED.items() if "recipe" in fact])

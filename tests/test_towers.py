@@ -358,8 +358,8 @@ def test_a_tower_of_transformers_keeps_what_its_class_keeps(record: dict[str, An
     }
     for layer in (0, tower.depth - 1):
         assert sum(size for name, size in kept.items() if name.startswith(f"layers.{layer}.")) == record["layer_bytes"]
-    projector = ("multi_modal_projector", "patch_merger", "linear_1", "act", "avg_pool", "mm_soft")
-    alone = tower.kind in ("siglip", "pixtral")
+    projector = ("multi_modal_projector", "patch_merger", "linear_1", "act", "avg_pool", "mm_soft", "embedding_p")
+    alone = tower.kind in ("siglip", "pixtral", "gemma4")
     outside = sum(
         size
         for name, size in kept.items()
@@ -385,6 +385,39 @@ def test_a_gemma_3_image_is_four_gigabytes_of_the_first_stage() -> None:
     )
     assert kept(image_tokens=256, freeze_vision_model=True, freeze_vision_projection=True) == 0
     assert 0 < kept(image_tokens=256, freeze_vision_model=True) < one // 50
+
+
+def test_gemma_3_keeps_two_biases_of_scores_for_each_microbatch_in_flight_on_every_stage() -> None:
+    """[1, 1, s, s] of 16 bits for windowed layers and for the rest, 2 * 2 * 8192^2 bytes together; whatever is recomputed."""
+    both = 2 * 2 * 8192**2
+
+    full: dict[str, Any] = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    for settings in ({}, full):
+        found = estimate(
+            TrainingJob.from_hf(
+                "google/gemma-3-12b-pt", num_gpus=16, tp=4, pp=2, seq_length=8192, image_tokens=256, **settings
+            )
+        )
+        for stage in found.stages:
+            (plan,) = stage.rank.plans
+            assert plan.held_bytes == both
+            assert plan.saved_bytes == both + sum(run.trace.saved_bytes * run.copies for run in plan.runs)
+            assert {f"batch.attention_bias.{kind}" for kind in ("local", "global")} <= {row.name for row in stage.rows}
+
+
+def test_gemma_4_pools_and_norms_nothing_for_backward_behind_a_frozen_tower() -> None:
+    """Only the embedder's linear keeps its input: 2 bytes of the tower's width for each token."""
+    name = "google/gemma-4-26B-A4B"
+
+    def kept(**settings: Any) -> int:
+        found = estimate(
+            TrainingJob.from_hf(name, num_gpus=8, tp=2, ep=4, seq_length=4096, image_tokens=560, **settings)
+        )
+        assert not found.verdict().not_counted
+        return found.stages[0].rank.plans[0].runs[0].trace.saved_bytes
+
+    assert kept(freeze_vision_model=True) == 560 * 2 * 1152
+    assert 2 * 27 * 273_772_800 < kept() < 2 * 27 * 273_772_800 * 1.01
 
 
 def test_a_frozen_tower_is_advised_where_images_fill_the_gpu() -> None:
@@ -431,7 +464,7 @@ def test_other_features_pass_over_a_tower(name: str) -> None:
     assert sum(row.nbytes for row in rows) == found.stages[0].peak_allocated_bytes
 
 
-@pytest.mark.parametrize("model", [QWEN, MINISTRAL])
+@pytest.mark.parametrize("model", [QWEN, MINISTRAL, "google/gemma-3-4b-pt"])
 def test_plans_of_a_model_with_a_tower_have_the_figures_of_its_estimate(model: str) -> None:
     base = TrainingJob.from_hf(model, 8, seq_length=2048, global_batch_size=32, gpu="H200", image_tokens=512)
     space = Space(

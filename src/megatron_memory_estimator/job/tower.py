@@ -55,12 +55,13 @@ class Vit(NamedTuple):
     deepstack: tuple[int, ...] = ()
 
 
-HfKind = Literal["qwen2_5_vl", "glm4v", "siglip", "pixtral"]
+HfKind = Literal["qwen2_5_vl", "glm4v", "siglip", "pixtral", "gemma4"]
 
 
 class HfTower(NamedTuple):
-    """Sizes of a vision tower that is a class of huggingface/transformers, as those of `Vit`. `positions`: of a table that is made anew for
-    images; `merger`: the width of a gated merger."""
+    """Sizes of a vision tower that is a class of huggingface/transformers, as those of `Vit`. `positions`: of the table of positions;
+    `merger`: the width of a gated merger; `image`: tokens of an image where all have as many; `clipped`: linears clamp what goes in and
+    out."""
 
     kind: HfKind
     hidden: int
@@ -72,6 +73,8 @@ class HfTower(NamedTuple):
     out: int
     positions: int = 0
     merger: int = 0
+    image: int = 0
+    clipped: bool = False
 
 
 class Tower(NamedTuple):

@@ -9,6 +9,7 @@ from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
 from ..job.variants import variant_of
+from ..modules.hf_tower import attention_biased
 from ..modules.kind import Ruled
 from ..modules.kinds import KINDS, kinds_in, shapes_of
 from ..rules import CP, TP, Violation, broken, broken_if
@@ -202,3 +203,13 @@ def towers(model: Model, layout: Layout, training: Training) -> Iterator[Violati
             yield broken("tower-heads-over-tp", {TP: layout.tp}, heads=(name, heads), use=use)
     if not 0 <= training.image_tokens <= training.seq_length:
         yield broken("image-tokens", image_tokens=training.image_tokens, seq_length=training.seq_length)
+    if not attention_biased(model, training):
+        return
+    if layout.cp > 1:
+        yield broken("gemma3-images-with-cp", {CP: layout.cp}, image_tokens=training.image_tokens)
+    if training.attention_kernel not in (None, "cudnn"):
+        yield broken(
+            "gemma3-images-without-fused-attention",
+            image_tokens=training.image_tokens,
+            attention_kernel=training.attention_kernel,
+        )

@@ -22,6 +22,7 @@ from ..modules.adapters import MARK
 from ..modules.attention_mask import attention_mask, given_masks, kept_mask, uncut_mask
 from ..modules.context import Context
 from ..modules.head import output_parameter
+from ..modules.hf_tower import attention_biases
 from ..modules.hf_tower import inputs as pixels_of_hf
 from ..modules.kimi_k3 import beside_layer, keeping_bank
 from ..modules.layers import (
@@ -193,11 +194,12 @@ class Declarer:
         return inputs_of(self.context, chunk)
 
     def held(self, chunk: Chunk) -> tuple[Tensor, ...]:
-        """Inputs that a chunk keeps until its backward: with all-to-all overlap all of them (ModelChunkState), else the mask perhaps."""
+        """Inputs that a chunk keeps until its backward: with all-to-all overlap all of them (ModelChunkState), else masks and biases."""
         if self.context.training.overlap_moe_expert_parallel_comm:
             return self.inputs(chunk)
         layers = keeping_layers(self.context, chunk)
-        return self.kept(given=given_masks(layers)) if layers else ()
+        kept = self.kept(given=given_masks(layers)) if layers else ()
+        return (*kept, *attention_biases(self.context))
 
     def uncut(self) -> tuple[Tensor, ...]:
         """The attention mask before it is cut along cp."""
@@ -349,9 +351,10 @@ class Declarer:
 
 
 def inputs_of(c: Context, chunk: Chunk) -> tuple[Tensor, ...]:
-    """Tokens, positions, labels and loss mask, the attention mask, and pixels."""
+    """Tokens, positions, labels and loss mask, the attention mask, and pixels; on all chunks what is added to attention scores."""
+    biases = attention_biases(c)
     if not chunk.reads_inputs:
-        return ()
+        return biases
     shape = (c.batch, c.seq)
     found = [c.new(f"batch.{name}", *shape, dtype="int64") for name in ("tokens", "position_ids", "labels")]
     if chunk.embedding and c.model.stream == "several":
@@ -360,7 +363,7 @@ def inputs_of(c: Context, chunk: Chunk) -> tuple[Tensor, ...]:
     found += [c.new("batch.loss_mask", *shape, dtype="fp32"), *attention_mask(c)]
     for tower in c.model.towers if c.training.image_tokens else ():
         found += [*(pixels(c, tower.vit) if tower.vit else pixels_of_hf(c, tower.hf) if tower.hf else ())]
-    return tuple(found)
+    return (*found, *biases)
 
 
 def without_mask(c: Context) -> Context | None:

@@ -58,6 +58,8 @@ def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
     converted, settings = mapped(fields, family, model_type)
     if nested.towers and str(config.get("model_type")) in OTHER_POSITIONS:
         settings.setdefault("apply_rope_fusion", False)
+    if any(tower.hf is not None and tower.hf.kind == "siglip" for tower in towers):
+        settings["attention_kernel"] = "cudnn"  # Gemma3VLModelProvider: its bias is added to scores by no other
     on_looks = family is plain_llama or model_type != given
     warnings += check_unread(fields, config, inner, towers=bool(towers), strict=on_looks, who=who)
     refusal = f"{name}: {converted.refusal}" if converted.refusal else ""

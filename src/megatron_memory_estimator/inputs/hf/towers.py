@@ -2,8 +2,8 @@
 
 Sources: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/` (`qwen_vl/modelling_qwen3_vl/vision_model.py`,
 `qwen_vl/modeling_qwen25_vl.py`, `ministral3/modeling_ministral3.py`, `gemma_vl/modeling_gemma3_vl.py`,
-`glm_vl/modeling_glm_45v.py`); huggingface/transformers
-`src/transformers/models/` (`qwen2_5_vl`, `pixtral`, `mistral3`, `siglip`, `glm4v_moe`).
+`gemma_vl/modeling_gemma4_vl.py`, `glm_vl/modeling_glm_45v.py`); huggingface/transformers
+`src/transformers/models/` (`qwen2_5_vl`, `pixtral`, `mistral3`, `siglip`, `gemma4`, `glm4v_moe`).
 """
 
 from __future__ import annotations
@@ -173,7 +173,36 @@ def gemma3(v: Fields, outer: Fields, hidden: int) -> Tower:
             "multi_modal_projector", 1, norm("mm_soft_embed_norm", h, bias=False),
             linear("proj", hidden, h, bias=False, split=0), projection=True,
         ),
-        hf=HfTower("siglip", h, f, heads, depth, channels * patch * patch, side * side // tokens, hidden),
+        hf=HfTower("siglip", h, f, heads, depth, channels * patch * patch, side * side // tokens, hidden, image=tokens),
+    )  # fmt: skip
+
+
+def gemma4(v: Fields, outer: Fields, hidden: int) -> Tower:
+    """Gemma 4: the class of huggingface/transformers and its embedder, whole on every tensor-parallel rank."""
+    h, f, depth = v.count("hidden_size"), v.count("intermediate_size"), v.count("num_hidden_layers", most=MOST_LAYERS)
+    heads, d, patch = v.count("num_attention_heads"), v.count("head_dim"), v.count("patch_size")
+    if v.count("num_key_value_heads") != heads or heads * d != h:
+        raise ConfigError(f"{heads} heads of {d}, each with keys and values, are not hidden_size={h}")
+    pool, positions = v.count("pooling_kernel_size", default=3), v.count("position_embedding_size", default=10240)
+    clipped, image = (
+        v.switch("use_clipped_linears", default=False),
+        outer.count("vision_soft_tokens_per_image", default=280),
+    )
+    v.raw("standardize")
+    norms = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+    return _tower(
+        _block(
+            "vision_tower.patch_embedder", 1, linear("input_proj", h, 3 * patch * patch, bias=False),
+            iter([Weight("position_embedding_table", (2, positions, h))]),
+        ),
+        _block(
+            "vision_tower.encoder.layers", depth, *(linear(f"self_attn.{name}_proj", h, h, bias=False) for name in "qkvo"),
+            *(norm(f"self_attn.{name}_norm", d, bias=False) for name in "qk"), linear("mlp.gate_proj", f, h, bias=False),
+            linear("mlp.up_proj", f, h, bias=False), linear("mlp.down_proj", h, f, bias=False),
+            *(norm(name, h, bias=False) for name in norms),
+        ),
+        _block("embed_vision", 1, linear("embedding_projection", hidden, h, bias=False), projection=True),
+        hf=HfTower("gemma4", h, f, heads, depth, 3 * patch * patch, pool * pool, hidden, positions, image=image, clipped=clipped),
     )  # fmt: skip
 
 
@@ -216,6 +245,7 @@ READERS: dict[str, Reader] = {
     "qwen2_5_vl": qwen25_vl,
     "mistral3": pixtral,
     "gemma3": gemma3,
+    "gemma4": gemma4,
     "glm4v_moe": glm4v,
 }
 """Towers that are counted, by the model_type of the whole model."""
