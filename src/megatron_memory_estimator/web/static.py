@@ -166,7 +166,9 @@ PAGE = ("index.html", "offline.js", "page.css", "page.js", "third_party.json", "
 SERVED, ALONE = (f'<meta name="engine" content="{engine}" />' for engine in ("http", "worker"))
 """Who answers the page: its server, or the library in a worker of the page."""
 STARTED = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "pyodide-lock.json", "python_stdlib.zip")
-"""What of Pyodide is fetched before the first answer."""
+"""What of Pyodide is loaded before the first answer."""
+COUNTED = tuple(name for name in STARTED if not name.endswith(".js"))
+"""What of it the worker counts as it comes; a browser loads scripts itself."""
 LOCK, LIBRARY, ENGINE = "pyodide-lock.json", "python_stdlib.zip", "engine.zip"
 """Pyodide's list of packages, Python's standard library, and the package while it is compiled."""
 
@@ -194,7 +196,7 @@ def site(given: str | None = None, numpy: str | None = None, release: Release = 
         "wheel": wheel_name(),
         "numpy": None if wheel_of_numpy is None else wheel_of_numpy[0],
         "compiled": compiled is not None,
-        "bytes": sum(len(files[name]) for name in (*_page(), wheel_name(), *(f"pyodide/{one}" for one in STARTED))),
+        "bytes": sum(len(files[name]) for name in (wheel_name(), *(f"pyodide/{one}" for one in COUNTED))),
         "pyodide": {"package": release.package, "licence": LICENCE, "integrity": release.integrity},
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())},
     }
