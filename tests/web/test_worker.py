@@ -245,6 +245,6 @@ def test_a_start_says_how_far_it_is(browser: Browser, site: str) -> None:
     page.goto(f"{site}#/estimate?model=Qwen/Qwen3-8B&num_gpus=8")
     expect(page.locator(".verdict")).to_be_visible(timeout=120_000)
     seen = page.evaluate("window.seen")
-    assert len(seen) > 10 and seen[-1]["bytes"] <= seen[-1]["total"]
-    assert seen[-1]["bytes"] > 0.9 * seen[-1]["total"]
+    most = max(seen, key=lambda one: one["bytes"])  # a second engine, for what is asked next, may be on its way already
+    assert len(seen) > 10 and 0.9 * most["total"] < most["bytes"] <= most["total"]
     context.close()
