@@ -5,6 +5,7 @@ import { PARTS, colourOf, termColour } from "./colours";
 import { usePage } from "./context";
 import type { Estimate, Stage } from "./documents";
 import { Figure, Legend } from "./figure";
+import { FOOT, GibAxis } from "./axis";
 import { Hatch } from "./hatch";
 import { GIB, counted, gib, ranges, size } from "./figures";
 import { type Spot, Tip } from "./tip";
@@ -42,7 +43,6 @@ const outsideOf = (stage: Stage): readonly (readonly [string, number, number])[]
 
 const LEFT = 34;
 const RIGHT = 96;
-const FOOT = 22;
 
 export const Bars = ({ found, stage }: { found: Estimate; stage: number }) => {
   const { go } = usePage();
@@ -61,13 +61,7 @@ export const Bars = ({ found, stage }: { found: Estimate; stage: number }) => {
           <>
             <svg class="figure stages" width={width} height={height} role="group" aria-label={`Peak of ${counted(stages.length, "stage")}; ${verdict.gpu} has ${gib(verdict.memory_bytes, 1)} GiB`}>
               <Hatch />
-              {x.ticks(Math.max(3, width / 110)).map((tick) => (
-                <g key={tick}>
-                  <line class="grid" x1={x(tick)} x2={x(tick)} y1={0} y2={height - FOOT} />
-                  <text class="tick" x={x(tick)} y={height - 6} text-anchor="middle">{tick}</text>
-                </g>
-              ))}
-              <text class="tick" x={width - 4} y={height - 6} text-anchor="end">GiB</text>
+              <GibAxis x={x} width={width} height={height} each={110} />
               {stages.map((one, place) => {
                 let from = 0;
                 const top = place * row;

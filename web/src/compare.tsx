@@ -8,6 +8,7 @@ import { nameOf, requestOf, usePage } from "./context";
 import type { Compared, Run, Value } from "./documents";
 import { Figure, Legend } from "./figure";
 import { GIB, gib, size } from "./figures";
+import { FOOT, GibAxis } from "./axis";
 import { Hatch } from "./hatch";
 import { worded } from "./words";
 
@@ -71,7 +72,6 @@ const Sheet = ({ title, label, first, heads, rows }: { title: string; label: str
 
 const MOST_TENSORS = 60;
 const ROW = 30;
-const FOOT = 22;
 
 /** Every case as one bar: what torch has allocated at the peak by category, and up to what the device takes; each with its GPU's memory. */
 const Stacks = ({ found }: { found: Compared }) => {
@@ -88,13 +88,7 @@ const Stacks = ({ found }: { found: Compared }) => {
         return (
           <svg class="figure" width={width} height={height} role="img" aria-label={`${rows.length} runs side by side`}>
             <Hatch />
-            {x.ticks(Math.max(3, width / 130)).map((tick) => (
-              <g key={tick}>
-                <line class="grid" x1={x(tick)} x2={x(tick)} y1={0} y2={height - FOOT} />
-                <text class="tick" x={x(tick)} y={height - 6} text-anchor="middle">{tick}</text>
-              </g>
-            ))}
-            <text class="tick" x={width - 4} y={height - 6} text-anchor="end">GiB</text>
+            <GibAxis x={x} width={width} height={height} each={130} />
             {rows.map(({ label, place, estimate }, row) => {
               let from = 0;
               const top = row * ROW;

@@ -5,6 +5,7 @@ import { usePage } from "./context";
 import type { Estimate, Event, Term } from "./documents";
 import { Figure } from "./figure";
 import { GIB, gib, size } from "./figures";
+import { FOOT, GibAxis } from "./axis";
 import { Hatch } from "./hatch";
 
 /** What a run does in a phase. */
@@ -14,7 +15,6 @@ export const DOES: Readonly<Record<string, string>> = {
 };
 
 const ROW = 26;
-const FOOT = 22;
 const NAME = 168;
 const VALUE = 96;
 
@@ -59,13 +59,7 @@ export const Phases = ({ found }: { found: Estimate }) => {
           <>
             <svg class="figure phases" width={width} height={height} role="group" aria-label={`What ${verdict.events.length} phases take of ${gib(verdict.memory_bytes, 1)} GiB`}>
               <Hatch />
-              {x.ticks(Math.max(3, width / 130)).map((tick) => (
-                <g key={tick}>
-                  <line class="grid" x1={x(tick)} x2={x(tick)} y1={0} y2={height - FOOT} />
-                  <text class="tick" x={x(tick)} y={height - 6} text-anchor="middle">{tick}</text>
-                </g>
-              ))}
-              <text class="tick" x={width - 4} y={height - 6} text-anchor="end">GiB</text>
+              <GibAxis x={x} width={width} height={height} each={130} />
               {verdict.events.map((one, place) => {
                 const top = place * ROW;
                 const own = terms.get(one.phase) ?? [];

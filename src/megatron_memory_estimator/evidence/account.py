@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -256,7 +257,7 @@ def _piled(replay: Replay, names: Names) -> Iterator[Group]:
             open_bytes[one] += size
     groups = []
     for (site, size), found in left.items():
-        own = {one: size * sum(other == one for other, _ in found) for one, _ in found}
+        own = {one: size * count for one, count in Counter(one for one, _ in found).items()}
         over = [one for one in own if open_bytes[one] - own[one] <= LEFT_OPEN * sums[one]]
         if len(over) >= FEWEST_PASSES and len(own) > (max(own) - min(own)) // 2:
             groups.append(Group(site, len(found), size * len(found), size, (size,) * len(found)))

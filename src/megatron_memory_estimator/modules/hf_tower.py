@@ -9,7 +9,6 @@ Since transformers 5.23 one rotary table serves all layers of Qwen2.5-VL and GLM
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..job.model import Model
@@ -63,12 +62,6 @@ def images(c: Context, tower: HfTower) -> Module[None]:
         for op in PROJECTIONS[tower.kind](v, tower, x):
             bare = t.freeze_vision_model and isinstance(op, Op) and op.name in WEIGHTLESS
             yield op._replace(saves=(), backward=()) if bare and isinstance(op, Op) else op
-
-
-def inputs(c: Context, tower: HfTower) -> Iterator[Tensor]:
-    """What of the images is there while a microbatch runs forward: pixels in fp32."""
-    v = seen(c, tower)
-    yield v.new("batch.pixel_values", v.seq, v.batch, Dim("channels*frames*height*width", tower.patch), dtype="fp32")
 
 
 def attention_biased(model: Model, training: Training) -> bool:

@@ -216,11 +216,11 @@ def _uncounted(module: Module[Tensor]) -> Module[Tensor]:
     return changed(module, change)
 
 
-def inputs(c: Context, vit: Vit) -> Iterator[Tensor]:
+def inputs(c: Context, vit: Vit | HfTower) -> Iterator[Tensor]:
     """What of the images is there while a microbatch runs forward: pixels in fp32, and rows for the first decoder layers."""
     v = seen(c, vit)
     yield v.new("batch.pixel_values", v.seq, v.batch, Dim("channels*frames*height*width", vit.patch), dtype="fp32")
-    for at in vit.deepstack:
+    for at in vit.deepstack if isinstance(vit, Vit) else ():
         yield v.new(
             f"deepstack.{at}.output",
             Dim("image_tokens", v.seq.local // vit.merge),

@@ -23,7 +23,6 @@ from ..modules.attention_mask import attention_mask, given_masks, kept_mask, unc
 from ..modules.context import Context
 from ..modules.head import output_parameter
 from ..modules.hf_tower import attention_biases
-from ..modules.hf_tower import inputs as pixels_of_hf
 from ..modules.kimi_k3 import beside_layer, keeping_bank
 from ..modules.layers import (
     Declaration,
@@ -361,8 +360,8 @@ def inputs_of(c: Context, chunk: Chunk) -> tuple[Tensor, ...]:
         # no stream: referenced until the model's forward returns
         found.append(c.stream("embedding.output", c.hidden))
     found += [c.new("batch.loss_mask", *shape, dtype="fp32"), *attention_mask(c)]
-    for tower in c.model.towers if c.training.image_tokens else ():
-        found += [*(pixels(c, tower.vit) if tower.vit else pixels_of_hf(c, tower.hf) if tower.hf else ())]
+    seen = [tower.vit or tower.hf for tower in c.model.towers] if c.training.image_tokens else []
+    found += [x for sizes in seen if sizes for x in pixels(c, sizes)]
     return (*found, *biases)
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..evidence import Kind
 from ..job.choices import Sizable
 from ..job.settings import nearest
 from ..wording import shown
@@ -232,7 +233,7 @@ class Why(Again):
         str, Field(description="A figure of one GPU with its unit: GiB, MiB, GB (10^9 bytes).", examples=["85.3GiB"])
     ]
     kind: Annotated[
-        Literal["allocated", "reserved", "nvidia-smi"] | None,
+        Kind | None,
         Field(description="The quantity that it is; where it is not given, the one that it is nearest to."),
     ] = None
 
