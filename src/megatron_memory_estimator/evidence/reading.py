@@ -118,7 +118,7 @@ def _checked(data: bytes) -> None:
             length = int.from_bytes(data[at + 1 : at + 1 + width], "little")
             at += 1 + width
             if length > size - at:
-                raise ConfigError(f"it says that {length:,} bytes follow, and has {size - at:,}")
+                raise ConfigError(f"it says that {length:,} bytes follow, and has {max(size - at, 0):,}")
             at += 0 if code == FRAME else length
         elif code == PLACE:
             place = int.from_bytes(data[at + 1 : at + 5], "little")
