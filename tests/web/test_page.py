@@ -166,6 +166,40 @@ def test_what_is_pasted_dropped_or_opened_is_the_run(opened: Opened, name: str, 
     expect(again.locator("textarea")).to_have_value(text)
 
 
+SOURCED = """MODEL_ARGS=(--num-layers 4 --hidden-size 1024 --ffn-hidden-size 4096 --num-attention-heads 8 --vocab-size 32000
+  --max-position-embeddings 2048 --swiglu)
+"""
+SOURCING = """#!/bin/bash
+source "$REPOSITORY/models/small.sh"
+torchrun --nproc-per-node 4 pretrain_gpt.py ${MODEL_ARGS[@]} --seq-length 2048 --micro-batch-size 1 --global-batch-size 8 --bf16
+"""
+DROP = """texts => { const data = new DataTransfer();
+for (const [name, text] of Object.entries(texts)) data.items.add(new File([text], name));
+window.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true})) }"""
+
+
+def test_several_files_are_dropped_together_or_one_after_another(opened: Opened, tmp_path: Path) -> None:
+    whole = tmp_path / "run.sh"
+    whole.write_text(SOURCING.replace('source "$REPOSITORY/models/small.sh"', SOURCED))
+    wanted = peak_of(TrainingJob.from_file(str(whole)))
+    page = opened(QWEN)
+    page.evaluate(DROP, {"small.sh": SOURCED, "run.sh": SOURCING})
+    expect_peak(page, wanted)
+    expect(page.locator("select[name=run]")).to_have_value("run.sh")
+    expect(page.locator("textarea")).to_have_value(SOURCING)
+    page.wait_for_function("() => location.hash.includes('files=')")
+    expect_peak(opened.another(page.url), wanted)  # the link holds them
+    page.locator("select[name=run]").select_option("small.sh")  # which starts nothing
+    expect(page.locator(".refusal")).to_be_visible()
+    page.go_back()
+    expect_peak(page, wanted)
+    alone = opened(QWEN)
+    alone.evaluate(DROP, {"run.sh": SOURCING})
+    expect(alone.locator(".refusal")).to_contain_text("small.sh, which line 2 sources, is missing: drop it on the page")
+    alone.evaluate(DROP, {"small.sh": SOURCED})
+    expect_peak(alone, wanted)
+
+
 def test_a_moment_of_the_timeline_shows_its_tensors(opened: Opened) -> None:
     page = opened(V3)
     job = TrainingJob.from_hf(

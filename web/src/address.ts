@@ -95,6 +95,13 @@ const pinsOf = (text: string): readonly Pin[] => {
   return found as Pin[];
 };
 
+/** The files that a text says, by path. Throws where it says none. */
+const filesOf = (text: string): Readonly<Record<string, string>> => {
+  const found: unknown = JSON.parse(text);
+  if (!isObject(found) || !Object.values(found).every((one) => typeof one === "string")) throw new Error(INCOMPLETE);
+  return found as Record<string, string>;
+};
+
 const given = <T extends object>(parts: { [K in keyof T]: T[K] | undefined }): T =>
   Object.fromEntries(Object.entries(parts).filter(([, value]) => value !== undefined)) as T;
 
@@ -104,6 +111,7 @@ export const addressOf = async (state: State): Promise<string> => {
   const { run } = state;
   if (run.model !== undefined) words.set("model", run.model);
   if (run.text !== undefined) words.set("text", await packed(run.text));
+  if (run.files !== undefined) words.set("files", await packed(JSON.stringify(run.files)));
   if (state.file) words.set("file", state.file);
   if (run.num_gpus !== undefined) words.set("num_gpus", String(run.num_gpus));
   for (const [name, value] of Object.entries(run.settings)) {
@@ -132,12 +140,14 @@ export const stateOf = async (hash: string): Promise<State | null> => {
   if (Object.keys(variables).length) settings[VARIABLES] = variables as unknown as Value;
   const axes = Object.fromEntries(named("axis."));
   const text = words.get("text");
+  const files = words.get("files");
   const gpus = words.get("num_gpus");
   if (gpus !== null && whole(gpus) === undefined) throw new Error(`num_gpus=${gpus} is no number of GPUs`);
   const pins = words.get("pins");
   const run = given<Run>({
     model: words.get("model") ?? undefined,
     text: text === null ? undefined : await unpacked(text),
+    files: files === null ? undefined : filesOf(await unpacked(files)),
     num_gpus: whole(gpus),
     settings: settings as Settings,
   });

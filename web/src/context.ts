@@ -49,6 +49,7 @@ export const without = (run: Run, names: readonly string[]): Run => ({
 /** What requests about a run have in common. */
 export const requestOf = (run: Run) => ({
   ...(run.text === undefined ? { model: run.model } : { text: run.text }),
+  ...(run.files === undefined ? {} : { files: run.files }),
   ...(run.num_gpus === undefined ? {} : { num_gpus: run.num_gpus }),
   settings: run.settings,
 });

@@ -11,6 +11,8 @@ export type {
 export type Run = {
   readonly model?: string;
   readonly text?: string;
+  /** Files that came together, their texts by path: `model` is the path of the run among them. */
+  readonly files?: Readonly<Record<string, string>>;
   readonly num_gpus?: number;
   readonly settings: of.Settings;
 };

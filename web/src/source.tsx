@@ -2,48 +2,48 @@
 import { useEffect, useId, useState } from "preact/hooks";
 import { useAnswer } from "./asking";
 import { type Page, usePage } from "./context";
+import type { ModelFacts } from "./documents";
+import { sentence } from "./engine";
 import { evidenceOf } from "./evidence";
-import type { ModelFacts, Run } from "./documents";
 import { parameters } from "./figures";
+import { type Given, droppedOf, runOf, textOf, textsOf } from "./files";
 
-const LARGEST = 1.5 * 2 ** 20;
-
-/** A run of a file's content: what the file says, and no setting of the run before. */
-export const ofText = (text: string): Run => ({ text, settings: {} });
-
-const ofFile = async (file: File): Promise<string> => {
-  if (file.size > LARGEST) throw new Error(`${file.name} has ${file.size} bytes; the page reads at most ${LARGEST}`);
-  return file.text();
+/** What is dropped, opened or pasted as what it is: a run, files of one, or what a run left behind. */
+const opened = async (given: readonly Given[], { state, go, show, say }: Page): Promise<void> => {
+  try {
+    const known = await Promise.all(given.slice(0, SEVERAL).map(({ file }) => evidenceOf(file)));
+    const evidence = known.find((one) => one !== null) ?? null;
+    if (evidence) show(evidence);
+    const runs = given.filter((_, place) => !known[place]);
+    go({ view: "estimate", ...(runs.length ? runOf(await textsOf(runs), state.run, state.file) : {}) });
+  } catch (error) {
+    say(sentence(error));
+  }
 };
 
-/** A file as what it is: a run, or what a run left behind. */
-const opened = (file: File, go: Page["go"], show: Page["show"], say: Page["say"]): void =>
-  void evidenceOf(file)
-    .then(async (found) => {
-      if (found) show(found);
-      go(found ? { view: "estimate" } : { run: ofText(await ofFile(file)), file: file.name, view: "estimate" });
-    })
-    .catch((error: Error) => say(error.message));
+/** As many files are looked at as what a run left behind. */
+const SEVERAL = 12;
 
 /** A file that is dropped anywhere, or a text that is pasted where no field has the focus, is the run. */
 export const useDrops = () => {
-  const { engine, go, say, show } = usePage();
+  const page = usePage();
+  const { engine, go } = page;
   useEffect(() => {
     if (!engine.live) return;
-    const take = (text: string, file: string) => go({ run: ofText(text), file, view: "estimate" });
+    const take = (text: string, file: string) => go({ run: { text, settings: {} }, file, view: "estimate" });
     const over = (event: DragEvent) => event.preventDefault();
     const drop = (event: DragEvent) => {
       event.preventDefault();
-      const file = event.dataTransfer?.files[0];
-      const text = event.dataTransfer?.getData("text");
-      if (file) opened(file, go, show, say);
+      const data = event.dataTransfer;
+      const text = data?.getData("text");
+      if (data?.files.length) void droppedOf(data).then((given) => opened(given, page));
       else if (text) take(text, "dropped text");
     };
     const paste = (event: ClipboardEvent) => {
       if (event.target instanceof Element && event.target.closest("input, textarea, select")) return;
-      const file = event.clipboardData?.files[0];
-      const text = event.clipboardData?.getData("text") ?? "";
-      if (file) opened(file, go, show, say);
+      const data = event.clipboardData;
+      const text = data?.getData("text") ?? "";
+      if (data?.files.length) void droppedOf(data).then((given) => opened(given, page));
       else if (text.trim()) take(text, "pasted text");
     };
     window.addEventListener("dragover", over);
@@ -54,7 +54,7 @@ export const useDrops = () => {
       window.removeEventListener("drop", drop);
       document.removeEventListener("paste", paste);
     };
-  }, [engine, go, say, show]);
+  }, [page]);
 };
 
 const rank = (name: string, words: readonly string[]): boolean => words.every((word) => name.includes(word));
@@ -73,7 +73,7 @@ const Search = () => {
     setTyped(null);
     const { num_gpus, settings } = state.run;
     const gpu = settings["gpu"];
-    const kept = state.run.text === undefined ? { ...(num_gpus === undefined ? {} : { num_gpus }), settings: gpu === undefined ? {} : { gpu } } : { settings: {} };
+    const kept = textOf(state.run) === undefined ? { ...(num_gpus === undefined ? {} : { num_gpus }), settings: gpu === undefined ? {} : { gpu } } : { settings: {} };
     go({ run: { model: name, ...kept }, file: undefined as never });
   };
   const keys = (event: KeyboardEvent) => {
@@ -101,7 +101,7 @@ const Search = () => {
           autocomplete="off"
           spellcheck={false}
           placeholder="Search: llama 70b, deepseek, qwen3 moe …"
-          value={typed ?? state.run.model ?? ""}
+          value={typed ?? (state.run.files ? "" : (state.run.model ?? ""))}
           onFocus={(event) => {
             setWanted(true);
             event.currentTarget.select();
@@ -136,43 +136,49 @@ const Search = () => {
 };
 
 export const Source = () => {
-  const { engine, state, go, say, show } = usePage();
+  const page = usePage();
+  const { engine, state, go } = page;
   const { run } = state;
   const [open, setOpen] = useState(false);
   useDrops();
-  const texted = run.text !== undefined;
+  const text = textOf(run);
+  const edited = (text: string) => {
+    if (!text.trim()) return;
+    const { run: next, file } = run.files ? { run: { ...run, files: { ...run.files, [run.model!]: text } }, file: undefined as never } : { run: { ...(run.text === undefined ? { settings: {} } : run), text }, file: state.file ?? "pasted text" };
+    go({ run: next, file }, textOf(run) === undefined ? "step" : "replace");
+  };
   return (
     <section class="source" aria-label="Model or run">
       <Search />
       <div class="paste">
-        <button type="button" aria-expanded={open || texted} onClick={() => setOpen(!open)}>Paste a config or a run</button>
+        <button type="button" aria-expanded={open || text !== undefined} onClick={() => setOpen(!open)}>Paste a config or a run</button>
         <label class="button">
-          Open a file
+          Open files
           <input
             type="file"
+            multiple
             class="only-read"
             onChange={(event) => {
-              const file = event.currentTarget.files?.[0];
+              const given = [...(event.currentTarget.files ?? [])].map((file) => ({ path: file.name, file }));
               event.currentTarget.value = "";
-              if (file) opened(file, go, show, say);
+              if (given.length) void opened(given, page);
             }}
           />
         </label>
-        <span class="quiet-text">or drop it anywhere: config.json, launch script, YAML, Bridge config. It {engine.place}.</span>
+        <span class="quiet-text">or drop them anywhere, a folder too: config.json, launch script with what it sources, YAML, Bridge config. It {engine.place}.</span>
       </div>
-      {(open || texted) && (
+      {run.files && (
+        <label class="row">
+          <span class="label">The run, of {Object.keys(run.files).length} files</span>
+          <select name="run" value={run.model ?? ""} onChange={(event) => go({ run: { model: event.currentTarget.value, files: run.files!, settings: {} } })}>
+            {Object.keys(run.files).map((path) => <option key={path} value={path}>{path}</option>)}
+          </select>
+        </label>
+      )}
+      {(open || text !== undefined) && (
         <label class="text">
-          <span class="label">{state.file ?? "config.json, launch script, YAML of arguments, Bridge config"}</span>
-          <textarea
-            name="text"
-            rows={8}
-            spellcheck={false}
-            value={run.text ?? ""}
-            onInput={(event) => {
-              const text = event.currentTarget.value;
-              if (text.trim()) go({ run: { ...(texted ? run : { settings: {} }), text }, file: state.file ?? "pasted text" }, texted ? "replace" : "step");
-            }}
-          />
+          <span class="label">{run.files ? run.model : (state.file ?? "config.json, launch script, YAML of arguments, Bridge config")}</span>
+          <textarea name="text" rows={8} spellcheck={false} value={text ?? ""} onInput={(event) => edited(event.currentTarget.value)} />
         </label>
       )}
     </section>

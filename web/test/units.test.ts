@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { EMPTY, type State, addressOf, stateOf } from "../src/address.ts";
+import { runAmong, runOf, textOf } from "../src/files.ts";
 import { counted, ranges, size, tickSeconds } from "../src/figures.ts";
 import { fieldsOf } from "../src/refused.tsx";
 import { middle } from "../src/tensors.tsx";
@@ -15,6 +16,7 @@ test("a state comes back from its address", async () => {
     EMPTY,
     state({ run: { model: "a/b", num_gpus: 8, settings: { seq_length: 8192, sequence_parallel: true, recompute_modules: ["mlp", "moe"], gpu: "H200", fp8: null } } }),
     state({ run: { text: "#!/bin/bash\necho ä", settings: { set_variables: { NNODES: "4", "1": "x=y&z" } as never } }, file: "run.sh" }),
+    state({ run: { model: "a/run.sh", files: { "a/run.sh": "bash", "a/models/m.sh": "ä" }, settings: {} } }),
     state({ view: "plan", axes: { tp: "1,2" }, objective: "memory", planned: true, stage: 3, moment: -1, phase: "weight_sync" }),
     state({ view: "compare", pins: [{ label: "tp 2", run: { model: "m", settings: { seq_length: 1 } } }] }),
     state({ run: { model: "m", settings: { word: "8", yes: "true", list: "[1]" } } }), // words that look like other values stay words
@@ -40,6 +42,28 @@ test("sentences are in the page's words", () => {
   assert.equal(worded("(--no-expandable-segments turns it off)"), "(expandable_segments off turns it off)");
   assert.equal(worded("`plan --min-num-gpus` finds how many GPUs hold it"), "Plan without a number of GPUs finds how many GPUs hold it");
   assert.equal(worded("tp 2--4 and well-known words stay"), "tp 2--4 and well-known words stay");
+});
+
+test("files that are missing are dropped", () => {
+  assert.equal(
+    worded("taken from $MODEL_ARGS: (unknown)/models/m.sh, which line 5 sources, is not there or not beside the script (--follow opens files elsewhere); give --set MODEL_ARGS=VALUE"),
+    "taken from $MODEL_ARGS: …/models/m.sh, which line 5 sources, is missing: drop it on the page; give MODEL_ARGS=VALUE",
+  );
+  assert.equal(worded("'grpo.yaml', on which the text builds, is not there; put it beside the file"), "'grpo.yaml', on which the text builds, is not there; drop it on the page");
+});
+
+test("the run among files is one that no other names, a script first", () => {
+  assert.equal(runAmong({ "a/models/m.sh": "MODEL_ARGS=()", "a/run.sh": "source models/m.sh", "a/README.yaml": "x: 1" }), "a/run.sh");
+  assert.equal(runAmong({ "base.yaml": "a: 1", "run.yaml": "defaults: base.yaml" }), "run.yaml");
+});
+
+test("a file that the run names stands beside it, any other is a run of its own", () => {
+  const now = { text: "source models/m.sh", num_gpus: 8, settings: { seq_length: 1 } };
+  const both = runOf({ "m.sh": "X=1" }, now, "run.sh").run;
+  assert.deepEqual(both, { model: "run.sh", files: { "run.sh": now.text, "m.sh": "X=1" }, num_gpus: 8, settings: { seq_length: 1 } });
+  assert.deepEqual(runOf({ "n.sh": "source m.sh" }, both, undefined), { run: { text: "source m.sh", settings: {} }, file: "n.sh" });
+  assert.deepEqual(runOf({ "n.sh": "source z.sh", "z.sh": "" }, both, undefined).run, { model: "n.sh", files: { "n.sh": "source z.sh", "z.sh": "" }, settings: {} });
+  assert.equal(textOf(both), now.text);
 });
 
 test("figures", () => {

@@ -5,10 +5,11 @@ from __future__ import annotations
 import codecs
 import os
 import stat
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError
-from ..wording import LONGEST_SHOWN, plain
+from ..wording import LONGEST_SHOWN, plain, shown
 
 LARGEST_FILE = 16 * 2**20
 """Bytes of the largest file that is read."""
@@ -26,6 +27,65 @@ def is_within(folder: str, place: str) -> bool:
         return os.path.commonpath([root, os.path.realpath(place)]) == root
     except (OSError, ValueError):
         return False
+
+
+MOST_GIVEN = 200
+"""Files that may come with a request."""
+
+
+class GivenFiles:
+    """Files that came with a request, their texts by path: nothing else is opened for it. Those that were read are remembered.
+
+    A path means the file that shares the most names at its end, the file's own at least; none where several share as many. So a file
+    that was taken out of its folder is found, and one whose folder is on another machine.
+    """
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        """Raises ConfigError for what are no paths below one folder, and for too many."""
+        if len(texts) > MOST_GIVEN:
+            raise ConfigError(f"files holds at most {MOST_GIVEN} files, not {len(texts)}")
+        self.texts: dict[str, str] = {}
+        for path, text in texts.items():
+            place = os.path.normpath(path)
+            if not path or "\0" in path or os.path.isabs(path) or place.startswith("..") or place in self.texts:
+                raise ConfigError(f"files: {shown(path)} is no path below one folder, or stands there twice")
+            if not isinstance(text, str):
+                raise ConfigError(f"files: {shown(path)} must be the text of a file")
+            self.texts[place] = text
+        self.read: set[str] = set()
+
+    def meant(self, path: str, least: int = 1) -> str | None:
+        """The given file that a path means, or None; it shares so many names at least."""
+        names = _names(path)
+        shared = {place: _shared(names, _names(place)) for place in self.texts}
+        most = max(shared.values(), default=0)
+        found = [place for place, count in shared.items() if count == most]
+        return found[0] if most >= least and len(found) == 1 else None
+
+    def is_folder(self, path: str) -> bool:
+        """Whether given files stand below a folder of the given ones."""
+        return any(place.startswith(os.path.normpath(path).lstrip("/") + "/") for place in self.texts)
+
+    def text(self, path: str) -> str | None:
+        """The text of the file that a path means, or None."""
+        place = self.meant(path)
+        if place is None:
+            return None
+        self.read.add(place)
+        return self.texts[place]
+
+
+def _names(path: str) -> list[str]:
+    """The names of a path, the last one first."""
+    return [name for name in os.path.normpath(path).split("/") if name][::-1]
+
+
+def _shared(one: list[str], other: list[str]) -> int:
+    """How many names at the ends of two paths are the same; one more where the paths are."""
+    same = next(
+        (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other))
+    )
+    return same + (same > 0 and one == other)
 
 
 def read_text(path: str, most: int = LARGEST_FILE, *, script: bool = False) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..report.comparison import Columns
 
 LEAST_CASES, MOST_CASES = 2, 20
-PARTS_OF_A_CASE = ("label", "model", "text", "num_gpus", "settings")
+PARTS_OF_A_CASE = ("label", "model", "text", "files", "num_gpus", "settings")
 
 
 def compared(request: Request) -> Any:

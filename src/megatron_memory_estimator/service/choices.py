@@ -55,7 +55,7 @@ def choices_of(request: Request, names: list[str]) -> dict[str, Any]:
 
 def _base(request: Request) -> tuple[TrainingJob, EstimatorError | None]:
     """The job whose values are near, and why it is not the request's, if it is not: its model on so many GPUs, or the model alone."""
-    kept = {name: request.arguments.get(name) for name in ("model", "text")}
+    kept = {name: request.arguments.get(name) for name in ("model", "text", "files")}
     first = _job(request)
     if isinstance(first, TrainingJob):
         return first, None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,12 +13,14 @@ from ..errors import ConfigError, EstimatorError, LayoutError
 from ..inputs import SCRIPTS, YAML
 from ..inputs.everyday import in_megatrons_words
 from ..inputs.hf import load, load_bundled, load_named
+from ..inputs.hf.convert import convert
+from ..inputs.hf.load import parse
 from ..inputs.loaded_model import LoadedModel
 from ..inputs.resolve import job_from_parts
 from ..inputs.setting_names import canonical, full_name
-from ..inputs.text_files import is_within
+from ..inputs.text_files import GivenFiles, is_within
 from ..job.training_job import TrainingJob
-from ..wording import shown
+from ..wording import LONGEST_SHOWN, plain, shown
 
 PARAMETERS = {"cls", "model", "path", "self", "num_gpus", "text", "config", "settings"}
 """Names that are parameters of Python functions on the way, not settings."""
@@ -34,10 +38,19 @@ class Files:
         self.folder = None if folder is None else os.path.realpath(folder)
         self.by_name: Callable[[str], LoadedModel] = load_named if hub else load_bundled
         self.settled = False
+        self.given: GivenFiles | None = None
+
+    def with_given(self, texts: Mapping[str, str] | None) -> Files:
+        """The same, beside files that came with a request."""
+        if not texts:
+            return self
+        found = copy(self)
+        found.given = GivenFiles(texts)
+        return found
 
     def remembering(self, *, settled: bool = False) -> Files:
         """The same, which reads each model once. `settled`: what a run leaves open was settled when it was read before."""
-        found = Files(self.folder)
+        found = copy(self)
         found.by_name = cache(self.by_name)
         found.settled = settled
         return found
@@ -53,7 +66,11 @@ class Files:
         return full if is_within(self.folder, full) and os.path.exists(full) else None
 
     def named(self, name: str) -> LoadedModel:
-        """The model of a name, or of a config.json below the folder."""
+        """The model of a name, or of a config.json that came with the request or is below the folder."""
+        if self.given is not None:
+            own = name if name in self.given.texts else self.given.meant(f"{name}/config.json", 2)
+            if own is not None and (text := self.given.text(own)) is not None:
+                return convert(parse(text.encode("utf-8", "replace"), own), name, own)
         full = self.path(name)
         if full is None:
             return self.by_name(name)
@@ -88,6 +105,7 @@ def job_of(
     from ..inputs.runs.files import job_from_text
     from ..inputs.text_files import read_text
 
+    given_files = files.given
     given = canonical(without_other_words(in_megatrons_words(settings or {})), full_name)
     world = given.pop("world_size", None)
     if None not in (world, num_gpus) and world != num_gpus:
@@ -97,8 +115,12 @@ def job_of(
         raise ConfigError("follow opens files anywhere, which this server does not; pass their content as text")
     for name in PARAMETERS & given.keys():
         raise ConfigError(f'unknown setting "{name}"')
+    if "given_files" in given:
+        raise ConfigError('unknown setting "given_files"; files go beside the settings, as files')
     if (model is None) == (text is None):
         raise ConfigError("give either model, a name, or text, that of a config.json, a YAML file or a launch script")
+    if given_files is not None:
+        return _of_given(model, text, gpus, given, files, given_files)
     if text is not None:
         return job_from_text(text, gpus, given, files.named, settled=files.settled)
     assert model is not None
@@ -123,6 +145,34 @@ def job_of(
         if path is None or isinstance(error, _NoFileError):
             raise
         raise ConfigError(f"{shown(model)} cannot be read as a run; pass its content as text to be told why") from None
+
+
+def _of_given(
+    model: str | None,
+    text: str | None,
+    num_gpus: int | None,
+    settings: Mapping[str, Any],
+    files: Files,
+    beside: GivenFiles,
+) -> TrainingJob:
+    """The job of a run among files that came with it: `model` is its path among them, or `text` its own. It says which of them it reads."""
+    from ..inputs.runs.files import job_from_text
+
+    path = "the text" if model is None else os.path.normpath(model)
+    content = beside.texts.get(path) if text is None else text
+    if content is None:
+        names = plain(", ".join(beside.texts), LONGEST_SHOWN)
+        raise ConfigError(
+            f"model={shown(model)} is none of the files that came with it, {names}; name the one that is the run"
+        )
+    job = job_from_text(content, num_gpus, settings, files.named, settled=files.settled, path=path, files=beside)
+    others = [one for one in beside.texts if one != path]
+    read, left = ([one for one in others if (one in beside.read) == is_read] for is_read in (True, False))
+    parts = [
+        f"{word} {plain(', '.join(names), 200)}" for word, names in (("reads", read), ("does not read", left)) if names
+    ]
+    said = (f"{path} {', and '.join(parts)}",) if parts else ()
+    return replace(job, assumptions=(*said, *job.assumptions))
 
 
 def without_other_words(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,12 @@ class Request(NamedTuple):
     @property
     def job(self) -> TrainingJob:
         """The run that is asked about. Raises EstimatorError with the sentence that says what is wrong."""
-        return job_of(self.get("model"), self.get("text"), self.get("num_gpus"), self.get("settings"), self.files)
+        return job_of(self.get("model"), self.get("text"), self.get("num_gpus"), self.get("settings"), self.opened)
+
+    @property
+    def opened(self) -> Files:
+        """What may be opened for it: files that came with it, or those of the server."""
+        return self.files.with_given(self.get("files"))
 
     @property
     def estimate(self) -> Estimate:

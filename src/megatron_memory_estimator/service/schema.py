@@ -33,6 +33,13 @@ Text = Annotated[
         'positional words that a script is given go into settings: {"set_variables": {"NNODES": "4", "1": "8"}}.'
     ),
 ]
+GivenFiles = Annotated[
+    dict[str, str] | None,
+    Field(
+        description="Files that the run names, their texts by path: scripts that it sources, YAML that it builds on, config.json. The run "
+        "is one of them, and model is its path; or it is text. A path finds the file that shares the most names at its end."
+    ),
+]
 NumGpus = Annotated[
     int | None,
     Field(ge=1, description="All GPUs of the run; where it is not given, the smallest legal number is taken and said.", examples=[64]),
@@ -152,6 +159,7 @@ class Run(Arguments):
 
     model: Model = None
     text: Text = None
+    files: GivenFiles = None
     num_gpus: NumGpus = None
     settings: Settings = None
 
@@ -168,6 +176,7 @@ class Again(Run):
 
     model: Annotated[str | None, LIKE] = None
     text: Annotated[str | dict[str, Any] | None, LIKE] = None
+    files: Annotated[dict[str, str] | None, LIKE] = None
     num_gpus: Annotated[int | None, Field(ge=1), LIKE] = None
     settings: Annotated[dict[str, Any] | None, LIKE] = None
 

@@ -95,7 +95,7 @@ def search_of(request: Request) -> Search:
         words = ",".join(map(str, value)) if isinstance(value, list) else str(value)
         if value is not None and axes.setdefault(axis_name(name), words) != words:
             raise ConfigError(f"{name} is given twice, as an axis and as a setting, with different values; give one")
-    return Search(job_of(request.get("model"), request.get("text"), None, given, request.files), axes, batch)
+    return Search(job_of(request.get("model"), request.get("text"), None, given, request.opened), axes, batch)
 
 
 EVERY_S = 0.1

@@ -16,7 +16,7 @@ from ..environment import VARIABLES
 from ..file_keys import follow_all
 from ..questions import Question
 from ..shell.values import Value, bare, in_doubt
-from ..text_files import read_run_yaml, read_text
+from ..text_files import GivenFiles, read_run_yaml, read_text
 from .programs import refuse_folder, refuse_other_documents
 from .runner import from_document
 from .table import arguments
@@ -53,11 +53,13 @@ class Given:
 
 @dataclass(frozen=True)
 class Caller:
-    """What the caller of a launch script says beside its name: variables, words behind it, and whether files elsewhere are opened."""
+    """What the caller of a launch script says beside its name: variables, words behind it, whether files elsewhere are opened, and
+    files that came with it, which alone are opened then."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
     words: Sequence[str] = ()
     follow: bool = False
+    files: GivenFiles | None = None
 
 
 def given_arguments(args: Any, caller: Caller | None = None, *, ignore_unknown: bool = False) -> Given:
@@ -99,7 +101,8 @@ def launch_of(text: str, path: str, caller: Caller) -> Launch:
     """The training that a script's text starts."""
     from ..shell.script import Beside, read_script
 
-    beside = Beside(path, caller.follow) if path.lower().endswith((*SCRIPTS, *YAML)) else None
+    stands = caller.files is not None or path.lower().endswith((*SCRIPTS, *YAML))
+    beside = Beside(path, caller.follow, caller.files) if stands else None
     return read_script(text, caller.variables, caller.words, beside)
 
 

@@ -21,7 +21,7 @@ from ..megatron.files import Caller, from_launch, from_mapping_file, launch_of, 
 from ..megatron.job import job_from_args
 from ..resolve import job_from_parts
 from ..setting_names import canonical, full_name
-from ..text_files import read_run_yaml, read_text
+from ..text_files import GivenFiles, read_run_yaml, read_text
 from .callers_words import with_words
 from .run_config import SECTIONS, job_from_document, job_from_yaml
 from .wrappers import Wrapped, is_wrapped, wrapped
@@ -34,7 +34,7 @@ SCRIPT = re.compile(
     r"(?m)\A#!|^\s*(?:export|torchrun|srun|python3?|deepspeed|mpirun|exec|set|megatron|ray|flagscale|accelerate|sbatch|bash)\s|^\s*[A-Za-z_][A-Za-z0-9_]*="
 )
 """What a launch script begins with, or has at the beginning of a line."""
-OF_FILES = ("set_variables", "words", "follow", "ignore_unknown", "without_unmodelled", "run_model")
+OF_FILES = ("set_variables", "words", "follow", "ignore_unknown", "without_unmodelled", "run_model", "given_files")
 """Settings that say how a file is read, and are none of the job."""
 
 
@@ -76,16 +76,22 @@ def job_from_text(
     text_of: Callable[[str], str | None] | None = None,
     *,
     settled: bool = False,
+    path: str = "the text",
+    files: GivenFiles | None = None,
 ) -> TrainingJob:
     """The job of the text of a config.json, a YAML file, or a launch script; `named` gives a model by its name, `text_of` the text of
     a file that it names, of which there are none without it. `settled`: the run was read before with other settings, and what it leaves
-    open decided nothing; it is read once and not with everything that may stand there.
+    open decided nothing; it is read once and not with everything that may stand there. `files` came with it, at `path` among them.
 
     Raises ConfigError for a text that is none of them.
     """
     from ..dialects.run import Around, nothing_beside
 
-    job = _of_text(text, num_gpus, settings, Around(text_of or nothing_beside, named), named, settled=settled)
+    if files is not None:
+        folder = os.path.dirname(path)
+        text_of = lambda name: files.text(os.path.join(folder, name))  # noqa: E731
+        settings = {**settings, "given_files": files}
+    job = _of_text(text, path, num_gpus, settings, Around(text_of or nothing_beside, named), named, settled=settled)
     return job if _is_config(text) else _whole_run(job, settings)
 
 
@@ -101,6 +107,7 @@ def _whole_run(job: TrainingJob, settings: Mapping[str, Any]) -> TrainingJob:
 
 def _of_text(
     text: str,
+    where: str,
     num_gpus: int | None,
     settings: Mapping[str, Any],
     around: Around,
@@ -110,7 +117,6 @@ def _of_text(
 ) -> TrainingJob:
     from ..strict_yaml import LARGEST_YAML, parse_yaml
 
-    where = "the text"
     if len(text) > LARGEST_YAML:
         raise ConfigError(f"{where} is longer than {LARGEST_YAML} characters")
     if _is_config(text):
@@ -212,7 +218,9 @@ def _of_launch(
         return job
     name = os.path.splitext(os.path.basename(path))[0]
     given = from_launch(launch, path, name, ignore_unknown=bool(settings.get("ignore_unknown")))
-    return job_from_args(given, num_gpus, {**_without(settings, ("run_model",)), "more_arguments": list(more)})
+    return job_from_args(
+        given, num_gpus, {**_without(settings, ("run_model", "given_files")), "more_arguments": list(more)}
+    )
 
 
 def _of_document(
@@ -247,7 +255,9 @@ def _of_document(
     name = os.path.splitext(os.path.basename(path))[0]
     ignoring = bool(settings.get("ignore_unknown"))
     given = from_mapping_file(document, path, name, _variables(settings), repeated, ignore_unknown=ignoring)
-    return job_from_args(given, num_gpus, {**_without(settings, ("run_model",)), "more_arguments": list(more)})
+    return job_from_args(
+        given, num_gpus, {**_without(settings, ("run_model", "given_files")), "more_arguments": list(more)}
+    )
 
 
 def is_saved_by_bridge(document: Mapping[Any, Any]) -> bool:
@@ -297,7 +307,9 @@ def _with_idle(settings: Mapping[str, Any], read: Callable[[Mapping[str, Any]], 
 
 def _caller(settings: Mapping[str, Any]) -> Caller:
     """What the caller of a script says beside its name."""
-    return Caller(_variables(settings), settings.get("words") or (), bool(settings.get("follow")))
+    return Caller(
+        _variables(settings), settings.get("words") or (), bool(settings.get("follow")), settings.get("given_files")
+    )
 
 
 def _variables(settings: Mapping[str, Any]) -> Mapping[str, str]:

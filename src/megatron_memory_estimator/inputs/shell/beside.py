@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from ...errors import ConfigError
-from ..text_files import is_within, read_text
+from ..text_files import GivenFiles, is_within, read_text
 
 LARGEST = 2**20
 NAMES = (".sh", ".bash", ".env", ".rc", ".conf", ".cfg", ".inc", ".config", ".slurm", ".sbatch")
@@ -18,14 +18,18 @@ PARENTS = 6
 
 @dataclass(frozen=True)
 class Beside:
-    """Where a script stands. Files in its folder or repository and below are opened, others only where the caller says `follow`."""
+    """Where a script stands. Files in its folder or repository and below are opened, others only where the caller says `follow`; the
+    `given` ones alone where there are such, of which the script is one."""
 
     path: str
     follow: bool = False
+    given: GivenFiles | None = None
 
     @property
     def script(self) -> str:
         """The script's own path, whole."""
+        if self.given is not None:
+            return os.path.join("/", self.path)
         return os.path.abspath(os.path.expanduser(self.path))
 
     @property
@@ -51,6 +55,8 @@ class Beside:
         if folder == "" and not os.path.isabs(path):
             return None  # the script has gone where nobody knows
         place = os.path.normpath(os.path.join(folder or self.folder, path))
+        if self.given is not None:
+            return os.path.join("/", self.given.meant(place) or place)
         if os.path.isabs(path) and not os.path.isfile(place):
             place = self._moved(place) or place
         if self.follow:
@@ -83,12 +89,17 @@ class Beside:
         place = self.resolved(path, folder)
         if place is None or (not is_folder and not path.endswith(NAMES)):
             return None
+        if self.given is not None:
+            return (self.given.is_folder(place) if is_folder else self.given.meant(place) is not None) or None
         found = os.path.isdir(place) if is_folder else os.path.isfile(place)
         return found or (None if folder is None and not os.path.isabs(path) else False)
 
     def read(self, path: str, folder: str | None) -> tuple[str, str] | None:
         """The place and the text of a file, or None where it is not there, may not be opened or is no text."""
         place = self.resolved(path, folder)
+        if place is not None and self.given is not None:
+            text = self.given.text(place)
+            return None if text is None else (place, text)
         if place is None or not os.path.isfile(place):
             return None
         try:

@@ -25,6 +25,7 @@ from .values import (
     joined,
     loose,
     partition,
+    pieces,
     present,
     readable,
     size,
@@ -107,8 +108,12 @@ def text_of_file(shell: Shell, path: Value, *, opens: bool = True) -> tuple[Valu
     text, name = shell.state.files.get(plain_path(path)), bare(path)
     if text is not None and in_doubt(text) and not bare(text):
         raise shell.refuse(f"{plain_path(path)[:80]} is started, but what stands in it is not known")
-    if text is not None or not opens or in_doubt(path) or shell.beside is None:
+    if text is not None or not opens or shell.beside is None:
         return text, ""
+    if in_doubt(path):
+        if shell.beside.given is None or not isinstance(end := pieces(path)[-1], str) or "/" not in end:
+            return None, ""
+        name = end.lstrip("/")  # files that came with the script are found by the ends of their paths
     found = shell.beside.read(name, shell.state.folder)
     if found is None:
         return None, ""
