@@ -217,6 +217,10 @@ def test_tables_are_exported_as_files() -> None:
     assert cases["name"] == "compared.csv" and cases["text"].count("\n") == 3
     table = ask("export", QWEN, what="stages", format="markdown")
     assert table["name"] == "Qwen3-8B-stages.md" and table["text"].startswith("| pp_rank |")
+    snapshot = ask("export", QWEN, what="snapshot", stage=0)
+    assert (snapshot["name"], snapshot["encoding"]) == ("Qwen3-8B-stage-0-snapshot.pickle", "base64")
+    told = ask("snapshot", snapshot=snapshot["text"])
+    assert told["requested_bytes"] == found["stages"][0]["peak_allocated_bytes"]
     assert "is not one of stages, moments" in ask("export", QWEN, what="bars")
     assert "is not one of csv, markdown" in ask("export", QWEN, what="stages", format="xls")
 

@@ -420,6 +420,42 @@ def test_runs_are_compared(opened: Opened) -> None:
     expect(page.locator("section[aria-label='Tensors that differ']")).to_contain_text("main_grad")
 
 
+def test_a_part_of_the_step_is_brushed_wheeled_and_keyed(opened: Opened) -> None:
+    page = opened(V3)
+    figure = page.locator("svg.timeline")
+    expect(figure).to_be_visible()
+    figure.scroll_into_view_if_needed()
+    box = figure.bounding_box()
+    assert box is not None
+    whole = page.get_by_role("button", name="Whole step")
+    seconds = figure.locator(".axis").last.locator("text")
+
+    def shown() -> list[str]:
+        return [one for one in seconds.all_text_contents() if one]
+
+    first = shown()
+    at_y = box["y"] + 60
+    page.mouse.move(box["x"] + 300, at_y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 420, at_y, steps=4)
+    page.mouse.up()
+    expect(whole).to_be_visible()
+    part = shown()
+    assert part != first and len(part) >= 2
+    assert "moment=" not in page.url  # a brush is no press
+    whole.click()
+    expect(whole).to_have_count(0)
+    assert shown() == first
+    page.mouse.move(box["x"] + 400, at_y)
+    page.mouse.wheel(0, 200)  # the page scrolls, the figure stays
+    expect(whole).to_have_count(0)
+    figure.focus()
+    page.keyboard.press("+")
+    expect(whole).to_be_visible()
+    page.keyboard.press("0")
+    expect(whole).to_have_count(0)
+
+
 def test_everything_is_handed_out(opened: Opened) -> None:
     page = opened(QWEN)
     expect_peak(page, peak_of(qwen()))
@@ -437,6 +473,7 @@ def test_everything_is_handed_out(opened: Opened) -> None:
     assert len(taken("Tensors CSV").read_text().splitlines()) == 1 + len(found.peak_stage.rows)
     assert taken("SVG").read_text().startswith("<?xml")
     assert taken("PNG").read_bytes().startswith(b"\x89PNG")
+    assert taken("torch snapshot").read_bytes()[:2] == b"\x80\x04"
     report = taken("HTML report")
     assert report.stat().st_size < 1_000_000
     page.get_by_role("button", name="Launch arguments").click()

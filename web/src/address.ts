@@ -44,7 +44,7 @@ const toBase64 = (bytes: Uint8Array): string => {
 /** What is said of letters that were cut off or changed on their way. */
 const INCOMPLETE = "a part of it is missing or changed";
 
-const fromBase64 = (text: string): Uint8Array<ArrayBuffer> =>
+export const fromBase64 = (text: string): Uint8Array<ArrayBuffer> =>
   Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (letter) => letter.charCodeAt(0));
 
 export const packed = async (text: string): Promise<string> => {

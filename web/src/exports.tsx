@@ -1,12 +1,13 @@
 // What the page hands out of a run: documents, tables, the page itself frozen, and how to launch it.
 import type { Tool } from "./tools";
 import { useState } from "preact/hooks";
+import { fromBase64 } from "./address";
 import { requestOf, usePage } from "./context";
 import type { Launch } from "./documents";
 import { sentence } from "./engine";
 import { save } from "./save";
 
-type Export = { readonly name: string; readonly text: string };
+type Export = { readonly name: string; readonly text: string; readonly encoding: string };
 
 export const copy = async (text: string, say: (sentence: string) => void): Promise<void> => {
   try {
@@ -17,7 +18,7 @@ export const copy = async (text: string, say: (sentence: string) => void): Promi
   }
 };
 
-const TYPES: Readonly<Record<string, string>> = { csv: "text/csv", html: "text/html", json: "application/json" };
+const TYPES: Readonly<Record<string, string>> = { csv: "text/csv", html: "text/html", json: "application/json", pickle: "application/octet-stream" };
 
 /** Buttons that hand out a document of the engine as a file. */
 export const Exports = ({ stage, moment }: { stage: number; moment: number | undefined }) => {
@@ -31,7 +32,7 @@ export const Exports = ({ stage, moment }: { stage: number; moment: number | und
         return;
       }
       const found = await engine.ask<Export>("export", { ...request, what, format, stage, ...(what === "tensors" && moment !== undefined ? { moment } : {}) });
-      save(found.name, found.text, TYPES[format]!);
+      save(found.name, found.encoding === "base64" ? fromBase64(found.text) : found.text, TYPES[format]!);
     } catch (error) {
       say(sentence(error));
     }
@@ -50,6 +51,7 @@ export const Exports = ({ stage, moment }: { stage: number; moment: number | und
             <button type="button" onClick={hand("csv", "moments")}>Moments CSV</button>
             <button type="button" onClick={hand("csv", "tensors")}>Tensors CSV</button>
             <button type="button" title="for ui.perfetto.dev and chrome://tracing" onClick={hand("json", "trace")}>Perfetto trace</button>
+            <button type="button" title="every allocation of the stage, for pytorch.org/memory_viz" onClick={hand("pickle", "snapshot")}>torch snapshot</button>
             <button type="button" onClick={hand("html", "report")}>HTML report</button>
           </>
         )}

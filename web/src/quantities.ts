@@ -557,6 +557,7 @@ export type Launch = {
 export type Export = {
   readonly name: string;
   readonly text: string;
+  readonly encoding: string;
 };
 
 export type ModelFacts = {

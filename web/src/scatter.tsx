@@ -1,6 +1,7 @@
 // Memory against speed: the plans, of which none beats another in both.
 import { scaleLinear } from "d3-scale";
 import { useState } from "preact/hooks";
+import { Below, Beside } from "./axis";
 import type { Plan, Plans } from "./documents";
 import { Figure } from "./figure";
 import { GIB, count, gib } from "./figures";
@@ -28,18 +29,8 @@ export const Scatter = ({ found, rows, open }: { found: Plans; rows: readonly Pl
         return (
           <>
             <svg class="figure" width={width} height={HEIGHT} role="group" aria-label={`${rows.length} plans; the table below lists them`}>
-              {x.ticks(Math.max(3, width / 110)).map((tick) => (
-                <g key={`x${tick}`}>
-                  <line class="grid" x1={x(tick)} x2={x(tick)} y1={TOP} y2={HEIGHT - FOOT} />
-                  <text class="tick" x={x(tick)} y={HEIGHT - FOOT + 14} text-anchor="middle">{tick}</text>
-                </g>
-              ))}
-              {y.ticks(5).map((tick) => (
-                <g key={`y${tick}`}>
-                  <line class="grid" x1={LEFT} x2={width - RIGHT} y1={y(tick)} y2={y(tick)} />
-                  <text class="tick" x={LEFT - 6} y={y(tick)} text-anchor="end" dominant-baseline="central">{count(tick)}</text>
-                </g>
-              ))}
+              <Below x={x} top={HEIGHT - FOOT} tall={HEIGHT - FOOT - TOP} each={110} />
+              <Beside y={y} left={LEFT} wide={width - LEFT - RIGHT} written={count} />
               <text class="tick" x={width - RIGHT} y={HEIGHT - 4} text-anchor="end">needs at most, GiB</text>
               <text class="tick" x={4} y={HEIGHT - 4}>tokens/s/GPU ↑</text>
               <line class="limit" x1={x(found.limit_bytes / GIB)} x2={x(found.limit_bytes / GIB)} y1={TOP} y2={HEIGHT - FOOT} />

@@ -2,6 +2,7 @@
 import { bisectRight } from "d3-array";
 import { scaleLinear } from "d3-scale";
 import { useMemo, useState } from "preact/hooks";
+import { Below, Beside } from "./axis";
 import { COLOURS, OTHER, eventColour } from "./colours";
 import { usePage } from "./context";
 import type { Lane, Lanes, Shape } from "./documents";
@@ -9,6 +10,7 @@ import { Figure, Legend } from "./figure";
 import { GIB, gib, seconds, size, tickSeconds } from "./figures";
 import { Hatch } from "./hatch";
 import { type Spot, Tip } from "./tip";
+import { useZoom } from "./zoom";
 
 const LEFT = 46;
 const RIGHT = 10;
@@ -96,16 +98,33 @@ export const gapOf = (lane: Lane): readonly [number, number] | null => {
   return place < 0 || place + 1 >= lane.columns.index.length ? null : [at(lane, "end_s", place), at(lane, "start_s", place + 1)];
 };
 
-/** From where to where of the step is shown, while a part of it is. */
-type Span = readonly [number, number];
+type Shown = { readonly lanes: Lanes; readonly stage: number; readonly moment: number | undefined; readonly parts: Readonly<Record<string, number>> };
 
-export const Timeline = ({ lanes, stage, moment, parts }: { lanes: Lanes; stage: number; moment: number | undefined; parts: Readonly<Record<string, number>> }) => {
+const laneOf = ({ lanes, stage }: Shown): Lane => lanes.stages.find((one) => one.pp_rank === stage) ?? lanes.stages[0]!;
+
+export const Timeline = (shown: Shown) => {
+  const { lanes } = shown;
+  const lane = laneOf(shown);
+  const words = lanes.events.filter((word, number) => word === "forward" || word === "backward" || lanes.stages.some((one) => one.columns.event.includes(number) && eventColour(word) !== OTHER));
+  return (
+    <Figure
+      title={`A step, and the memory of stage ${lane.pp_rank}`}
+      name={`timeline-stage-${lane.pp_rank}`}
+      note={<Legend of={[...words.map((word) => [word === "optimizer" ? "optimizer step" : word, eventColour(word)] as const), ["other", OTHER], ...STAYING.map((part) => [part, COLOURS[part]!] as const), ["activations and scratch", COLOURS["activations"]!]]} />}
+    >
+      {(width) => <Step {...shown} width={width} />}
+    </Figure>
+  );
+};
+
+/** The lanes of all stages and the curve of one below them, over the same seconds. */
+const Step = (shown: Shown & { readonly width: number }) => {
+  const { lanes, moment, parts, width } = shown;
   const { go } = usePage();
+  const [svg, setSvg] = useState<SVGSVGElement | null>(null);
   const [spot, setSpot] = useState<Spot | null>(null);
-  const [zoom, setZoom] = useState<{ readonly of: Lanes; readonly span: Span } | null>(null);
-  const [drag, setDrag] = useState<Span | null>(null);
   const ordered = useMemo(() => lanes.stages.map(placesOf), [lanes]);
-  const lane = lanes.stages.find((one) => one.pp_rank === stage) ?? lanes.stages[0]!;
+  const lane = laneOf(shown);
   const mine = ordered[lanes.stages.indexOf(lane)]!;
   const chosen = lane.columns.index.indexOf(moment ?? lane.peak_moment);
   const peak = lane.columns.index.indexOf(lane.peak_moment);
@@ -114,138 +133,120 @@ export const Timeline = ({ lanes, stage, moment, parts }: { lanes: Lanes; stage:
   const height = field + CURVE + FOOT;
   const end = Math.max(...lanes.stages.map((one, place) => at(one, "end_s", ordered[place]!.at(-1) ?? 0)), 1e-9);
   const top = Math.max(lanes.gpu_memory_bytes, ...mine.map((place) => at(lane, "highest_bytes", place)));
-  const words = lanes.events.filter((word, number) => word === "forward" || word === "backward" || lanes.stages.some((one) => one.columns.event.includes(number) && eventColour(word) !== OTHER));
+  const zoomed = useZoom(svg, scaleLinear([0, end], [LEFT, width - RIGHT]), height - FOOT, lanes);
+  const { x } = zoomed;
+  const span = x.domain() as [number, number];
+  const y = scaleLinear([0, (top / GIB) * 1.06], [field + CURVE, field + 8]);
+  const of = (bytes: number) => y(bytes / GIB);
   const pick = (one: Lane, place: number) => go({ stage: one.pp_rank, moment: one.columns.index[place]! }, "replace");
 
   const keys = (event: KeyboardEvent) => {
     const now = Math.max(0, mine.indexOf(chosen));
     const step = { ArrowRight: 1, ArrowLeft: -1, PageDown: 16, PageUp: -16, Home: -1e9, End: 1e9 }[event.key];
     const other = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const closer = { "+": 2, "=": 2, "-": 0.5 }[event.key];
+    if (event.ctrlKey || event.metaKey) return; // the browser's own
     if (step !== undefined) pick(lane, mine[Math.min(mine.length - 1, Math.max(0, now + step))]!);
     else if (other !== undefined) {
       const next = lanes.stages[lanes.stages.indexOf(lane) + other];
       if (next) go({ stage: next.pp_rank, ...(next.peak_moment === null ? {} : { moment: next.peak_moment }) }, "replace");
     } else if (event.key.toLowerCase() === "p" && peak >= 0) pick(lane, peak);
+    else if (closer !== undefined) zoomed.by(closer, chosen >= 0 ? topOf(lane, chosen) : (span[0] + span[1]) / 2);
+    else if (event.key === "0") zoomed.whole();
     else return;
     event.preventDefault();
   };
 
+  const found = (event: PointerEvent | MouseEvent): readonly [Lane, number] | null => {
+    const row = Math.floor(event.offsetY / tall);
+    const number = event.offsetY < field - 8 ? Math.min(row, lanes.stages.length - 1) : lanes.stages.indexOf(lane);
+    const one = lanes.stages[number];
+    const places = ordered[number];
+    if (!one || !places?.length) return null;
+    const when = x.invert(event.offsetX);
+    const place = bisectRight(places.map((p) => at(one, "start_s", p)), when) - 1;
+    return [one, places[Math.max(0, place)]!];
+  };
+  const gap = gapOf(lane);
+  const before = gap ? mine.filter((place) => at(lane, "start_s", place) < gap[1]) : mine;
+  const lines = (gap ? [before, mine.filter((place) => at(lane, "start_s", place) >= gap[1])] : [mine]).filter((one) => one.length).map((places) => curveOf(lane, places, x, of));
+  const steady = of(lane.steady_allocated_bytes);
+  const marks = [[peak, "peak"], [chosen, "moment"]] as const;
   return (
-    <Figure
-      title={`A step, and the memory of stage ${lane.pp_rank}`}
-      name={`timeline-stage-${lane.pp_rank}`}
-      note={<Legend of={[...words.map((word) => [word === "optimizer" ? "optimizer step" : word, eventColour(word)] as const), ["other", OTHER], ...STAYING.map((part) => [part, COLOURS[part]!] as const), ["activations and scratch", COLOURS["activations"]!]]} />}
-    >
-      {(width) => {
-        const span = zoom?.of === lanes ? zoom.span : ([0, end] as const);
-        const x = scaleLinear(span, [LEFT, width - RIGHT]);
-        const dragged = (offset: number): number => Math.min(width - RIGHT, Math.max(LEFT, offset));
-        const y = scaleLinear([0, (top / GIB) * 1.06], [field + CURVE, field + 8]);
-        const of = (bytes: number) => y(bytes / GIB);
-        const found = (event: PointerEvent | MouseEvent): readonly [Lane, number] | null => {
-          const row = Math.floor(event.offsetY / tall);
-          const number = event.offsetY < field - 8 ? Math.min(row, lanes.stages.length - 1) : lanes.stages.indexOf(lane);
-          const one = lanes.stages[number];
-          const places = ordered[number];
-          if (!one || !places?.length) return null;
-          const when = x.invert(event.offsetX);
-          const place = bisectRight(places.map((p) => at(one, "start_s", p)), when) - 1;
-          return [one, places[Math.max(0, place)]!];
-        };
-        const gap = gapOf(lane);
-        const before = gap ? mine.filter((place) => at(lane, "start_s", place) < gap[1]) : mine;
-        const lines = (gap ? [before, mine.filter((place) => at(lane, "start_s", place) >= gap[1])] : [mine]).filter((one) => one.length).map((places) => curveOf(lane, places, x, of));
-        const steady = of(lane.steady_allocated_bytes);
-        const marks = [[peak, "peak"], [chosen, "moment"]] as const;
-        return (
-          <>
-            <svg
-              class="figure timeline"
-              width={width}
-              height={height}
-              tabindex={0}
-              role="application"
-              aria-label={`Timeline of stage ${lane.pp_rank}. Left and right go from moment to moment, up and down from stage to stage, P goes to the peak. ${chosen >= 0 ? what(lanes, lane, chosen) : ""}`}
-              onKeyDown={keys}
-              onPointerMove={(event) => {
-                const one = found(event);
-                if (drag) setDrag([drag[0], dragged(event.offsetX)]);
-                setSpot(one && { x: event.offsetX, y: event.offsetY, content: <Hint lanes={lanes} lane={one[0]} place={one[1]} /> });
-              }}
-              onPointerLeave={() => (setSpot(null), setDrag(null))}
-              onPointerDown={(event) => event.pointerType !== "touch" && setDrag([dragged(event.offsetX), dragged(event.offsetX)])}
-              onPointerUp={(event) => {
-                const one = found(event);
-                const [from, to] = drag ? [...drag].sort((a, b) => a - b) as [number, number] : [0, 0];
-                setDrag(null);
-                if (to - from > 6) setZoom({ of: lanes, span: [x.invert(from), x.invert(to)] });
-                else if (one) pick(one[0], one[1]);
-              }}
-              onDblClick={() => setZoom(null)}
-            >
-              <Hatch />
-              <clipPath id="field"><rect x={LEFT} y={0} width={width - LEFT - RIGHT} height={height - FOOT} /></clipPath>
-              {lanes.stages.map((one, row) => (
-                <g key={one.pp_rank} class={one === lane ? "lane chosen" : "lane"}>
-                  <rect class="hit" x={LEFT} y={row * tall} width={width - LEFT - RIGHT} height={tall - 2} />
-                  {(lanes.stages.length <= 24 || row % 4 === 0) && <text class="name" x={LEFT - 8} y={row * tall + tall / 2} text-anchor="end" dominant-baseline="central">{one.pp_rank}</text>}
-                  {lanes.events.map((word, number) => (
-                    <path key={word} clip-path="url(#field)" fill={eventColour(word)} d={boxes(one, ordered[row]!, number, x, row * tall, tall - 3)} />
-                  ))}
-                </g>
-              ))}
-              {y.ticks(5).map((tick) => (
-                <g key={tick}>
-                  <line class="grid" x1={LEFT} x2={width - RIGHT} y1={y(tick)} y2={y(tick)} />
-                  <text class="tick" x={LEFT - 6} y={y(tick)} text-anchor="end" dominant-baseline="central">{tick}</text>
-                </g>
-              ))}
-              {x.ticks(Math.max(3, width / 140)).map((tick) => (
-                <text key={tick} class="tick" x={x(tick)} y={height - 5} text-anchor="middle">{tickSeconds(tick, span[1])}</text>
-              ))}
-              <text class="tick" x={LEFT - 6} y={field + 2} text-anchor="end">GiB</text>
-              <g clip-path="url(#field)">
-                {lines.map((line) => (
-                  <g key={line}>
-                    <path class="area" fill={COLOURS["activations"]} d={`M${line}V${steady}H${line.slice(0, line.indexOf(","))}Z`} />
-                    <path class="line" d={`M${line}`} />
-                  </g>
-                ))}
-                {bands(parts, lane.steady_allocated_bytes).map(([part, low, high]) => (
-                  <rect key={part} class="band" fill={COLOURS[part]} x={LEFT} width={width - LEFT - RIGHT} y={of(high)} height={of(low) - of(high)} />
-                ))}
-                {lanes.stages.map((one, row) => {
-                  const own = gapOf(one);
-                  return own && <rect key={one.pp_rank} class="gap" fill="url(#hatch)" x={x(own[0])} width={Math.max(0, x(own[1]) - x(own[0]))} y={row * tall} height={tall - 3} />;
-                })}
-                {gap && (
-                  <>
-                    <rect class="gap" fill="url(#hatch)" x={x(gap[0])} width={Math.max(0, x(gap[1]) - x(gap[0]))} y={field + 8} height={CURVE - 8} />
-                    <text class="tick" x={(x(gap[0]) + x(gap[1])) / 2} y={field + CURVE / 2} text-anchor="middle">{lane.left_out?.microbatches} microbatches</text>
-                  </>
-                )}
-                {spot && !drag && <line class="cursor" x1={spot.x} x2={spot.x} y1={0} y2={field + CURVE} />}
-                {drag && <rect class="brush" x={Math.min(...drag)} width={Math.abs(drag[1] - drag[0])} y={0} height={height - FOOT} />}
-              </g>
-              <line class="limit" x1={LEFT} x2={width - RIGHT} y1={of(lanes.gpu_memory_bytes)} y2={of(lanes.gpu_memory_bytes)} />
-              {marks.map(([place, name]) => place >= 0 && lane.columns.start_s[place] !== null && topOf(lane, place) >= span[0] && topOf(lane, place) <= span[1] && (
-                <g key={name} class={`mark ${name}`}>
-                  <line x1={x(topOf(lane, place))} x2={x(topOf(lane, place))} y1={lanes.stages.indexOf(lane) * tall} y2={field + CURVE} />
-                  <circle cx={x(topOf(lane, place))} cy={of(at(lane, "highest_bytes", place))} r={name === "peak" ? 4 : 5} />
-                </g>
-              ))}
-            </svg>
-            <Tip at={spot} width={width} />
-            <p class="legend">
-              <span>● peak of the stage, {gib(lane.peak_allocated_bytes)} GiB</span>
-              <span>○ the moment below</span>
-              <span>╌ {lanes.gpu}, {gib(lanes.gpu_memory_bytes, 1)} GiB</span>
-              {lane.left_out && <span>▨ the middle of the step, {lane.left_out.microbatches} microbatches that repeat, is left out</span>}
-              {zoom?.of === lanes ? <button type="button" class="quiet" onClick={() => setZoom(null)}>Whole step</button> : <span>drag to zoom</span>}
-            </p>
-          </>
-        );
-      }}
-    </Figure>
+    <>
+      <svg
+        class="figure timeline"
+        ref={setSvg}
+        width={width}
+        height={height}
+        tabindex={0}
+        role="application"
+        aria-label={`Timeline of stage ${lane.pp_rank}. Left and right go from moment to moment, up and down from stage to stage, P goes to the peak, plus and minus zoom, 0 shows the whole step. ${chosen >= 0 ? what(lanes, lane, chosen) : ""}`}
+        onKeyDown={keys}
+        onPointerMove={(event) => {
+          const one = found(event);
+          setSpot(one && { x: event.offsetX, y: event.offsetY, content: <Hint lanes={lanes} lane={one[0]} place={one[1]} /> });
+        }}
+        onPointerLeave={() => setSpot(null)}
+        onClick={(event) => {
+          const one = found(event);
+          if (one) pick(one[0], one[1]);
+        }}
+        onDblClick={zoomed.whole}
+      >
+        <Hatch />
+        <clipPath id="field"><rect x={LEFT} y={0} width={width - LEFT - RIGHT} height={height - FOOT} /></clipPath>
+        {lanes.stages.map((one, row) => (
+          <g key={one.pp_rank} class={one === lane ? "lane chosen" : "lane"}>
+            <rect class="hit" x={LEFT} y={row * tall} width={width - LEFT - RIGHT} height={tall - 2} />
+            {(lanes.stages.length <= 24 || row % 4 === 0) && <text class="name" x={LEFT - 8} y={row * tall + tall / 2} text-anchor="end" dominant-baseline="central">{one.pp_rank}</text>}
+            {lanes.events.map((word, number) => (
+              <path key={word} clip-path="url(#field)" fill={eventColour(word)} d={boxes(one, ordered[row]!, number, x, row * tall, tall - 3)} />
+            ))}
+          </g>
+        ))}
+        <Beside y={y} left={LEFT} wide={width - LEFT - RIGHT} />
+        <Below x={x} top={height - FOOT} tall={0} each={140} written={(tick) => tickSeconds(tick, span[1])} />
+        <text class="tick" x={LEFT - 6} y={field + 2} text-anchor="end">GiB</text>
+        <g clip-path="url(#field)">
+          {lines.map((line) => (
+            <g key={line}>
+              <path class="area" fill={COLOURS["activations"]} d={`M${line}V${steady}H${line.slice(0, line.indexOf(","))}Z`} />
+              <path class="line" d={`M${line}`} />
+            </g>
+          ))}
+          {bands(parts, lane.steady_allocated_bytes).map(([part, low, high]) => (
+            <rect key={part} class="band" fill={COLOURS[part]} x={LEFT} width={width - LEFT - RIGHT} y={of(high)} height={of(low) - of(high)} />
+          ))}
+          {lanes.stages.map((one, row) => {
+            const own = gapOf(one);
+            return own && <rect key={one.pp_rank} class="gap" fill="url(#hatch)" x={x(own[0])} width={Math.max(0, x(own[1]) - x(own[0]))} y={row * tall} height={tall - 3} />;
+          })}
+          {gap && (
+            <>
+              <rect class="gap" fill="url(#hatch)" x={x(gap[0])} width={Math.max(0, x(gap[1]) - x(gap[0]))} y={field + 8} height={CURVE - 8} />
+              <text class="tick" x={(x(gap[0]) + x(gap[1])) / 2} y={field + CURVE / 2} text-anchor="middle">{lane.left_out?.microbatches} microbatches</text>
+            </>
+          )}
+          {spot && <line class="cursor" x1={spot.x} x2={spot.x} y1={0} y2={field + CURVE} />}
+        </g>
+        <g class="brush" />
+        <line class="limit" x1={LEFT} x2={width - RIGHT} y1={of(lanes.gpu_memory_bytes)} y2={of(lanes.gpu_memory_bytes)} />
+        {marks.map(([place, name]) => place >= 0 && lane.columns.start_s[place] !== null && topOf(lane, place) >= span[0] && topOf(lane, place) <= span[1] && (
+          <g key={name} class={`mark ${name}`}>
+            <line x1={x(topOf(lane, place))} x2={x(topOf(lane, place))} y1={lanes.stages.indexOf(lane) * tall} y2={field + CURVE} />
+            <circle cx={x(topOf(lane, place))} cy={of(at(lane, "highest_bytes", place))} r={name === "peak" ? 4 : 5} />
+          </g>
+        ))}
+      </svg>
+      <Tip at={spot} width={width} />
+      <p class="legend">
+        <span>● peak of the stage, {gib(lane.peak_allocated_bytes)} GiB</span>
+        <span>○ the moment below</span>
+        <span>╌ {lanes.gpu}, {gib(lanes.gpu_memory_bytes, 1)} GiB</span>
+        {lane.left_out && <span>▨ the middle of the step, {lane.left_out.microbatches} microbatches that repeat, is left out</span>}
+        {zoomed.isPart ? <button type="button" class="quiet" onClick={zoomed.whole}>Whole step</button> : <span>drag, or Ctrl and the wheel, to zoom</span>}
+      </p>
+    </>
   );
 };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable
@@ -13,12 +14,14 @@ from .request import Request
 
 Records = list[dict[str, Any]]
 ENDINGS = {"csv": "csv", "markdown": "md"}
-REPORT, TRACE = "report", "trace"
-"""The page frozen around a run, and its schedule as Perfetto and Chrome read it, which are no tables."""
+REPORT, TRACE, SNAPSHOT = "report", "trace", "snapshot"
+"""The page frozen around a run, its schedule as Perfetto and Chrome read it, and every allocation of a stage as torch's memory visualizer
+does, which are no tables."""
 
 
 def exported(request: Request) -> Any:
-    """`name` of the file and its `text`: a row for each of `what`, as `csv` or `markdown`; a `report` is HTML, a `trace` JSON."""
+    """`name` of the file, its `text`, and the text's `encoding`, utf-8: a row for each of `what`, as `csv` or `markdown`; a `report` is
+    HTML, a `trace` JSON, a `snapshot` a pickle in base64."""
     from ..report.records import FORMATS
 
     what = request.get("what")
@@ -28,37 +31,44 @@ def exported(request: Request) -> Any:
     form = request.get("format", form)
     if form not in forms:
         raise ConfigError(f"format={shown(form)} of {what} is not one of {', '.join(forms)}")
-    if what == REPORT:
-        return _report(request)
-    if what == TRACE:
-        return _trace(request)
+    if what in FORMS:
+        name, content = OTHERS[what](request)
+        encoding, text = ("utf-8", content) if isinstance(content, str) else ("base64", base64.b64encode(content).decode())
+        return {"name": f"{name}.{form}", "text": text, "encoding": encoding}
     table = TABLES[what](request)
     if not table.records:
         raise ConfigError(f"there are no {what} to export")
-    return {"name": f"{_file_name(table.of, table.name)}.{ENDINGS[form]}", "text": FORMATS[form](table.records)}
+    text = FORMATS[form](table.records)
+    return {"name": f"{_file_name(table.of, table.name)}.{ENDINGS[form]}", "text": text, "encoding": "utf-8"}
 
 
 def _file_name(*parts: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(part for part in parts if part)).strip("-.")
 
 
-def _report(request: Request) -> dict[str, str]:
+def _report(request: Request) -> tuple[str, str]:
     """The page of the run as one file."""
     from ..report.page import page_report
 
     found = request.estimate
-    return {"name": f"{_file_name(_model(found.job.name), 'memory')}.html", "text": page_report(found)}
+    return _file_name(_model(found.job.name), "memory"), page_report(found)
 
 
-def _trace(request: Request) -> dict[str, str]:
+def _trace(request: Request) -> tuple[str, str]:
     """The schedule of all stages with their memory, for ui.perfetto.dev and chrome://tracing."""
     from ..timeline.perfetto import schedule_trace
 
     found = request.estimate
-    return {
-        "name": f"{_file_name(_model(found.job.name), 'trace')}.json",
-        "text": json.dumps(schedule_trace(found), separators=(",", ":")),
-    }
+    return _file_name(_model(found.job.name), "trace"), json.dumps(schedule_trace(found), separators=(",", ":"))
+
+
+def _snapshot(request: Request) -> tuple[str, bytes]:
+    """Every allocation of a stage in a step, for pytorch.org/memory_viz."""
+    from ..timeline.snapshot import pickled
+
+    found = request.estimate
+    stage = found.stage(request.get("stage")).rank.pp_rank
+    return _file_name(_model(found.job.name), f"stage {stage} snapshot"), pickled(found.memory_snapshot(stage))
 
 
 def at_moment(request: Request) -> dict[str, Any]:
@@ -134,5 +144,7 @@ TABLES: dict[str, Callable[[Request], Table]] = {
     "stages": _stages, "moments": _moments, "tensors": _tensors, "plans": _plans, "advice": _advice, "cases": _cases,
 }  # fmt: skip
 """What is exported."""
-FORMS = {REPORT: "html", TRACE: "json"}
+OTHERS: dict[str, Callable[[Request], tuple[str, str | bytes]]] = {REPORT: _report, TRACE: _trace, SNAPSHOT: _snapshot}
+"""What is no table: the file's name without its ending, and its content."""
+FORMS = {REPORT: "html", TRACE: "json", SNAPSHOT: "pickle"}
 """What is exported in one format alone."""

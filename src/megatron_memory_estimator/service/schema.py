@@ -137,12 +137,13 @@ LogText = Annotated[
     Field(description="The training log's text, or its lines of memory: [Rank 0] (after 2 iterations) memory (MB) ..."),
 ]  # fmt: skip
 What = Annotated[
-    Literal["stages", "moments", "tensors", "plans", "advice", "cases", "report", "trace"],
-    Field(description="What there is a row for in the table; or report, the page frozen around the run."),
+    Literal["stages", "moments", "tensors", "plans", "advice", "cases", "report", "trace", "snapshot"],
+    Field(description="What there is a row for in the table; or report, the page frozen around the run; trace, its schedule for Perfetto; "
+        "snapshot, every allocation of a stage for torch's memory visualizer."),
 ]
 Form = Annotated[
-    Literal["csv", "markdown", "html"] | None,
-    Field(description="The format of the text: csv by default; that of a report is html."),
+    Literal["csv", "markdown", "html", "json", "pickle"] | None,
+    Field(description="The format of the text: csv by default; a report is html, a trace json, a snapshot pickle."),
 ]
 
 
