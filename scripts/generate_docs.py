@@ -18,6 +18,7 @@ from pathlib import Path
 import docs_accuracy
 import docs_device
 import docs_doors
+import docs_glossary
 import docs_mcp
 import docs_notebook
 import docs_peers
@@ -48,6 +49,7 @@ TABLES = {
     **docs_accuracy.TABLES,
     **docs_device.TABLES,
     **docs_doors.TABLES,
+    **docs_glossary.TABLES,
     **docs_mcp.TABLES,
     **docs_serve.TABLES,
     **docs_throughput.TABLES,
@@ -58,7 +60,7 @@ TABLES = {
     **docs_versions.TABLES,
 }
 """Makers of the tables by the names that blocks have."""
-TYPES = (settings_types, settings_types.Stub, docs_quantities, docs_terminal, *docs_tools.FILES)
+TYPES = (settings_types, settings_types.Stub, docs_quantities, docs_glossary, docs_terminal, *docs_tools.FILES)
 """Makers of whole files."""
 CODE = "; echo $?"
 """Behind a command whose exit code is shown too."""

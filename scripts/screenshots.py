@@ -1,4 +1,6 @@
-"""Screenshots of every view of the page: light, dark and narrow; a dense model, DeepSeek-V3 on 16 stages, a hybrid.
+"""Screenshots of every view of the page: light, dark and narrow; a dense model, DeepSeek-V3 on 16 stages, a hybrid. `screen-` takes the
+first screens: a dense model, one with experts, reinforcement learning, DeepSeek-V4, one that is too large, one that leaves something open;
+each in four sizes, light and dark.
 
 python scripts/screenshots.py FOLDER [WORD [URL]]    those with a word in their names; of a page of its own, or a running one
 """
@@ -6,6 +8,8 @@ python scripts/screenshots.py FOLDER [WORD [URL]]    those with a word in their 
 from __future__ import annotations
 
 import sys
+import zlib
+from base64 import urlsafe_b64encode
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -53,6 +57,36 @@ SHOTS = (
     Shot("compare-narrow", f"estimate?{DENSE}", NARROW, press="compare"),
 )  # fmt: skip
 
+RL = """python3 -m verl.trainer.main_ppo --config-name ppo_megatron_trainer actor_rollout_ref.model.path=Qwen/Qwen3-8B \\
+  data.train_batch_size=128 data.max_prompt_length=1024 data.max_response_length=7168 actor_rollout_ref.rollout.name=vllm \\
+  actor_rollout_ref.rollout.tensor_model_parallel_size=2 actor_rollout_ref.rollout.gpu_memory_utilization=0.6 \\
+  actor_rollout_ref.actor.ppo_mini_batch_size=32 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 \\
+  actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4 actor_rollout_ref.actor.strategy=megatron \\
+  trainer.n_gpus_per_node=8 trainer.nnodes=1
+"""
+
+
+def packed(text: str) -> str:
+    """A text as the address of the page holds it."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return urlsafe_b64encode(packer.compress(text.encode()) + packer.flush()).decode().rstrip("=")
+
+
+FIRST = {
+    "dense": DENSE,
+    "moe": V3,
+    "rl": f"text={packed(RL)}&file=grpo.sh",
+    "v4": "model=deepseek-ai/DeepSeek-V4-Flash&num_gpus=64&s.pp=4&s.ep=16&s.gpu=H200-141GB&s.global_batch_size=256",
+    "too-large": "model=meta-llama/Llama-3.1-70B&num_gpus=16&s.tp=4",
+    "open": f"text={packed(RL.replace('=Qwen/Qwen3-8B', '=$MODEL'))}&file=grpo.sh",
+}
+SCREENS = tuple(
+    Shot(f"screen-{name}-{width}{'-dark' if scheme == 'dark' else ''}", f"estimate?{link}", (width, height), scheme)
+    for name, link in FIRST.items()
+    for width, height in ((1440, 900), (1280, 720), (768, 1024), (400, 860))
+    for scheme in ("light", "dark")
+)
+
 
 def settled(page: Page) -> None:
     """Wait until nothing is asked any more."""
@@ -83,8 +117,8 @@ def taken(url: str, folder: Path, word: str) -> None:
     """Take the pictures of a running page."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(**BROWSER)
-        for shot in SHOTS:
-            if word not in shot.name:
+        for shot in (*SHOTS, *SCREENS):
+            if word not in shot.name or (not word and shot in SCREENS):
                 continue
             width, height = shot.size
             scheme = "dark" if shot.scheme == "dark" else "light"

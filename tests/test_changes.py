@@ -111,6 +111,16 @@ def test_engines_that_share_the_gpus() -> None:
     assert values(found, "rollout_sleeps") == [True] and values(found, "rollout_offload") == [MOVED]
     asleep = job(tp=2, rollout_engine="vllm", rollout_colocated=True, rollout_sleeps=True, rollout_offload=MOVED)
     assert list(rollout_changes(asleep)) == []
+    exchange = job(
+        tp=2,
+        rollout_engine="vllm",
+        rollout_sleeps=True,
+        rollout_offload=MOVED,
+        rollout_tensor_parallel_size=2,
+        weight_sync_bytes=2**31,
+    )
+    assert values(rollout_changes(exchange), "rollout_tensor_parallel_size") == [4, 8], "of 8 GPUs"
+    assert values(rollout_changes(exchange), "weight_sync_bytes") == [2**29]
 
 
 def test_a_step_is_timed_with_the_tokens_of_plan() -> None:

@@ -117,6 +117,18 @@ def test_the_page_of_a_site_says_that_a_worker_answers_it(tmp_path: Path) -> Non
     assert alone.replace('content="worker"', 'content="http"') == served
 
 
+def test_words_of_a_site_link_to_its_documentation(tmp_path: Path) -> None:
+    built = tmp_path / "docs"
+    for name in ("index.html", "reference/glossary.html", ".doctrees/index.doctree"):
+        (built / name).parent.mkdir(parents=True, exist_ok=True)
+        (built / name).write_text(name)
+    files = site(given(tmp_path), release=RELEASE, docs=str(built))
+    assert b'<meta name="docs" content="docs/" />' in files["index.html"]
+    assert {name for name in files if name.startswith("docs/")} == {"docs/index.html", "docs/reference/glossary.html"}
+    with pytest.raises(ConfigError, match="is not the built documentation; `make docs` writes it"):
+        site(given(tmp_path), release=RELEASE, docs=str(tmp_path))
+
+
 def test_a_site_is_the_same_each_time(tmp_path: Path) -> None:
     assert site(given(tmp_path), release=RELEASE) == site(given(tmp_path), release=RELEASE)
 

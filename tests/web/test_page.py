@@ -402,6 +402,25 @@ def test_a_link_restores_the_page(opened: Opened) -> None:
     expect(again.locator("section[aria-label^='Alive on stage'] h2")).to_have_text(words)
 
 
+def test_words_open_the_glossary_at_themselves(opened: Opened) -> None:
+    page = opened(QWEN)
+    expect_peak(page, peak_of(qwen()))
+    address = page.url
+    page.locator(".verdict dt a.term", has_text="MFU").click()
+    dialog = page.get_by_role("dialog", name="Words")
+    current = dialog.locator("[aria-current]")
+    expect(current).to_contain_text("model FLOPs of a step")
+    expect(current).to_be_in_viewport()
+    expect(current).to_contain_text("docs/explanation/throughput.md")
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    page.locator("aside a.term", has_text="context parallel, cp").click()
+    expect(current).to_contain_text("each sequence is split over cp GPUs")
+    dialog.get_by_role("button", name="Close").click()
+    expect(dialog).to_be_hidden()
+    assert page.url == address
+
+
 def test_runs_are_compared(opened: Opened) -> None:
     page = opened(QWEN)
     expect_peak(page, peak_of(qwen()))

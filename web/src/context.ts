@@ -14,6 +14,8 @@ export type Page = {
   /** Change the state: a step that the browser's back button undoes, or with `replace` none of its own. */
   readonly go: (change: Partial<State>, how?: "step" | "replace") => void;
   readonly say: (sentence: string) => void;
+  /** Open the glossary at a word, at its beginning for "", or close it. */
+  readonly tell: (word: string | null) => void;
   readonly evidence: Evidence | null;
   readonly show: (evidence: Evidence | null) => void;
 };

@@ -3,9 +3,10 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { VARIABLES } from "./address";
 import { useAnswer } from "./asking";
 import { changed, requestOf, usePage, without } from "./context";
+import { Linked } from "./term";
 import type { Choice, Choices, Estimate, SettingFacts, Value } from "./documents";
 
-const LABELS: readonly (readonly [string, string])[] = [
+export const LABELS: readonly (readonly [string, string])[] = [
   ["tensor_model_parallel_size", "tensor parallel, tp"], ["pipeline_model_parallel_size", "pipeline parallel, pp"],
   ["virtual_pipeline_model_parallel_size", "virtual stages of each rank, vpp"], ["context_parallel_size", "context parallel, cp"],
   ["expert_model_parallel_size", "expert parallel, ep"], ["expert_tensor_parallel_size", "tensor parallel of experts, etp"],
@@ -14,7 +15,7 @@ const LABELS: readonly (readonly [string, string])[] = [
 ];
 /** Choices are asked in parts, so that a change does not wait for all of them. */
 const GROUPS = [["gpu", "num_gpus", ...LABELS.slice(0, 4).map(([name]) => name)], LABELS.slice(4, 8).map(([name]) => name), LABELS.slice(8).map(([name]) => name)];
-const NUMBERS = [["num_gpus", "GPUs"], ["seq_length", "sequence length"], ["global_batch_size", "global batch"]] as const;
+export const NUMBERS = [["num_gpus", "GPUs"], ["seq_length", "sequence length"], ["global_batch_size", "global batch"]] as const;
 
 const shown = (value: Value): string => (value === true ? "on" : value === false ? "off" : value === null ? "1" : Array.isArray(value) ? value.join("+") : String(value));
 const same = (one: Value, other: Value) => JSON.stringify(one ?? 1) === JSON.stringify(other ?? 1);
@@ -26,7 +27,7 @@ const List = ({ name, label, help, current, values, choose }: GroupProps) => {
   const now = values.findIndex((one) => same(one.value, current));
   return (
     <label class="control">
-      <span class="label" title={help}>{label}</span>
+      <span class="label" title={help}><Linked>{label}</Linked></span>
       <select name={name} value={String(now)} onChange={(event) => choose(values[Number(event.currentTarget.value)]!)}>
         {now < 0 && <option value="-1">{shown(current)}</option>}
         {values.map((one, place) => (
@@ -56,7 +57,7 @@ const Group = ({ name, label, help, current, values, choose }: GroupProps) => {
   };
   return (
     <div class="control" onPointerLeave={() => setFocus(null)}>
-      <span class="label" id={`label-${name}`} title={help}>{label}</span>
+      <span class="label" id={`label-${name}`} title={help}><Linked>{label}</Linked></span>
       <div class={wayOut ? "values way-out" : "values"} role="radiogroup" aria-labelledby={`label-${name}`} ref={box}>
         {values.map((one, place) => (
           <button
@@ -98,7 +99,7 @@ const NumberField = ({ name, label, value, own, given, legal, set }: { name: str
   const unread = text !== null && text !== "" && wholeOf(text) === null;
   return (
     <label class="control number">
-      <span class="label" title={name}>{label}</span>
+      <span class="label" title={name}><Linked>{label}</Linked></span>
       <input
         type="text"
         aria-invalid={unread}
@@ -212,7 +213,7 @@ export const RunFields = () => {
       <legend>GPU and batch</legend>
       {gpu && (
         <label class="control">
-          <span class="label">GPU</span>
+          <span class="label"><Linked>GPU</Linked></span>
           <select name="gpu" value={String(gpu.value)} onChange={(event) => go({ run: changed(run, { gpu: event.currentTarget.value }), planned: false })}>
             {gpu.values.map((one) => <option key={String(one.value)} value={String(one.value)} disabled={one.refusal !== null}>{String(one.value)}</option>)}
           </select>
@@ -255,7 +256,7 @@ export const Controls = ({ found, current }: { found: Estimate | undefined; curr
         <legend>GPUs and batch</legend>
         {gpu && (
           <label class="control">
-            <span class="label">GPU</span>
+            <span class="label"><Linked>GPU</Linked></span>
             <select name="gpu" value={String(gpu.value)} onChange={(event) => go({ run: changed(run, { gpu: event.currentTarget.value }) })}>
               {gpu.values.map((one) => <option key={String(one.value)} value={String(one.value)} disabled={one.refusal !== null} title={one.refusal ?? ""}>{String(one.value)}{one.refusal ? " (refused)" : ""}</option>)}
             </select>

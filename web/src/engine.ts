@@ -10,6 +10,8 @@ export interface Engine {
   readonly live: boolean;
   /** Where what is asked stays. */
   readonly place: string;
+  /** The page that describes its API, where it has one. */
+  readonly docs?: string;
   /** The document of a tool. Rejects with a Refusal that says in one sentence what is wrong, or an AbortError. */
   ask<T>(tool: Tool, request: Asked, asking?: Asking): Promise<T>;
 }
@@ -39,6 +41,7 @@ type Line = { readonly progress?: Progress; readonly answer?: unknown; readonly 
 export class HttpEngine implements Engine {
   readonly live = true;
   readonly place = "goes to this page's server alone";
+  readonly docs = "api/v1/docs";
 
   async ask<T>(tool: Tool, request: Asked, { signal, progress }: Asking = {}): Promise<T> {
     let response: Response;

@@ -1,6 +1,7 @@
 // A figure with its heading, and buttons that hand it out as SVG or PNG.
 import type { ComponentChildren } from "preact";
 import { useRef } from "preact/hooks";
+import { Linked } from "./term";
 import { savePng, saveSvg } from "./save";
 import { useWidth } from "./width";
 
@@ -32,7 +33,7 @@ export const Legend = ({ of }: { of: readonly (readonly [string, string])[] }) =
   <p class="legend">
     {of.map(([name, colour]) => (
       <span key={name}>
-        <i style={{ background: colour }} /> {name}
+        <i style={{ background: colour }} /> <Linked>{name}</Linked>
       </span>
     ))}
   </p>

@@ -5,6 +5,7 @@ import type { Estimate, Event, Speed } from "./documents";
 import { counted, count, gib, parameters, percent, seconds } from "./figures";
 import { Gauge } from "./gauge";
 import { DOES } from "./phases";
+import { Linked } from "./term";
 import { worded } from "./words";
 
 const DEGREES = [
@@ -39,7 +40,7 @@ const WORDS: Readonly<Record<string, string>> = { fits: "Fits", tight: "Tight", 
 
 const Figure = ({ name, value, hint }: { name: string; value: string; hint?: string | undefined }) => (
   <div title={hint}>
-    <dt>{name}</dt>
+    <dt><Linked>{name}</Linked></dt>
     <dd>{value}</dd>
   </div>
 );
@@ -48,7 +49,7 @@ const Speeds = ({ speed, fits }: { speed: Speed; fits: boolean }) => {
   const [low, high] = [speed.tokens_per_s_gpu_low, speed.tokens_per_s_gpu_high].map((rate) => count(Math.round(rate)));
   return (
     <>
-      <Figure name={fits ? "step" : "step, if it did"} value={seconds(speed.step_s)} hint={Object.entries(speed.parts_s).map(([part, s]) => `${part} ${seconds(s)}`).join(", ")} />
+      <Figure name={`step of ${count(speed.samples)} samples${fits ? "" : ", if it fit"}`} value={seconds(speed.step_s)} hint={Object.entries(speed.parts_s).map(([part, s]) => `${part} ${seconds(s)}`).join(", ")} />
       <Figure name="tokens/s/GPU" value={count(Math.round(speed.tokens_per_s_gpu))} hint={`${low} to ${high} by published runs; ${speed.tflops_gpu.toFixed(0)} TFLOP/s of each GPU`} />
       <Figure name="MFU" value={percent(speed.mfu, 1)} hint={`bubble ${percent(speed.bubble, 1)}, communication that nothing hides ${percent(speed.exposed, 1)}`} />
       <Figure name="beside the kernels" value={speed.limited_by} />

@@ -7,6 +7,7 @@ import { type Evidence, type Page, PageContext } from "./context";
 import { type Engine, FrozenEngine, engineOf, frozen, sentence } from "./engine";
 import { EstimateView } from "./estimate";
 import { PlanView } from "./plan";
+import { Glossary } from "./term";
 
 const VIEWS: readonly (readonly [View, string])[] = [["estimate", "Estimate"], ["plan", "Plan"], ["compare", "Compare"]];
 
@@ -50,6 +51,7 @@ const App = ({ engine, first, problem }: { engine: Engine; first: State; problem
   const [state, setState] = useState(first);
   const [said, setSaid] = useState(problem);
   const [evidence, show] = useState<Evidence | null>(null);
+  const [word, tell] = useState<string | null>(null);
   const [theme, turn] = useTheme();
   const say = useCallback((words: string) => {
     setSaid(words);
@@ -74,7 +76,7 @@ const App = ({ engine, first, problem }: { engine: Engine; first: State; problem
     window.addEventListener("popstate", read);
     return () => window.removeEventListener("popstate", read);
   }, []);
-  const page = useMemo(() => ({ engine, state, go, say, evidence, show }), [engine, state, go, say, evidence]);
+  const page = useMemo(() => ({ engine, state, go, say, tell, evidence, show }), [engine, state, go, say, evidence]);
   return (
     <PageContext.Provider value={page}>
       <header class="top">
@@ -89,10 +91,13 @@ const App = ({ engine, first, problem }: { engine: Engine; first: State; problem
         </nav>
         <span class="tools">
           {engine.live && <PinButton />}
+          {engine.docs && <a class="quiet" href={engine.docs}>API</a>}
+          <button type="button" class="quiet" title="What the words of the page mean" onClick={() => tell("")}>Words</button>
           <button type="button" class="quiet" title="Light or dark" onClick={turn}>{THEME_WORDS[theme]}</button>
         </span>
       </header>
       {engine.live && state.view === "plan" ? <PlanView /> : engine.live && state.view === "compare" ? <CompareView /> : <EstimateView />}
+      <Glossary at={word} />
       <div class="said" role="status" aria-live="polite">{said && <p>{said}</p>}</div>
     </PageContext.Provider>
   );

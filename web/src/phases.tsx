@@ -7,6 +7,7 @@ import { Figure } from "./figure";
 import { GIB, gib, size } from "./figures";
 import { FOOT, GibAxis } from "./axis";
 import { Hatch } from "./hatch";
+import { Linked } from "./term";
 
 /** What a run does in a phase. */
 export const DOES: Readonly<Record<string, string>> = {
@@ -26,11 +27,11 @@ const range = ({ low, high }: { low: number; high: number }): string => (gib(low
 const Terms = ({ event, terms }: { event: Event; terms: readonly Term[] }) => (
   <div class="scroll">
     <table aria-label={`What it takes to ${DOES[event.phase] ?? event.phase}`}>
-      <thead><tr><th class="left">to {DOES[event.phase] ?? event.phase}, stage {event.pp_rank}</th><th>GiB</th><th class="left">known from</th></tr></thead>
+      <thead><tr><th class="left"><Linked>{`to ${DOES[event.phase] ?? event.phase}`}</Linked>, stage {event.pp_rank}</th><th>GiB</th><th class="left">known from</th></tr></thead>
       <tbody>
         {terms.map((one, place) => (
           <tr key={one.name}>
-            <td class="left"><i class="swatch" style={{ background: termColour(one.name, inTorch(terms, place)) }} /> {one.name}</td>
+            <td class="left"><i class="swatch" style={{ background: termColour(one.name, inTorch(terms, place)) }} /> <Linked>{one.name}</Linked></td>
             <td title={`${size(one.low)} to ${size(one.high)}`}>{range(one)}</td>
             <td class="left quiet-text">{one.source}</td>
           </tr>

@@ -10,6 +10,7 @@ import { type Progress, isCancelled, sentence } from "./engine";
 import type { Asked } from "./tools";
 import { copy } from "./exports";
 import { count, counted, gib, percent, seconds } from "./figures";
+import { Linked } from "./term";
 import { Scatter } from "./scatter";
 import { Source } from "./source";
 import { save } from "./save";
@@ -216,7 +217,7 @@ export const PlanView = () => {
             <p class="quiet-text">A value, a list 1,2,4, a range 2-16, or not:8; what is empty is searched whole, but for the precision, which stays that of the run as other settings do.</p>
             {AXES.map(([name, label, example]) => (
               <label class="control number" key={name}>
-                <span class="label" title={name}>{label}</span>
+                <span class="label" title={name}><Linked>{label}</Linked></span>
                 <input
                   name={`axis-${name}`}
                   placeholder={name === "num_gpus" && num_gpus !== undefined ? String(num_gpus) : example}

@@ -352,6 +352,7 @@ export type Lanes = {
 
 export type Speed = {
   readonly step_s: number;
+  readonly samples: number;
   readonly tokens_per_s_gpu: number;
   readonly tokens_per_s_gpu_low: number;
   readonly tokens_per_s_gpu_high: number;

@@ -1,6 +1,7 @@
 // Figures of one stage beside its peak, and what its process takes of the host.
 import type { Bounds, Estimate, Stage, Term } from "./documents";
 import { gib } from "./figures";
+import { Linked } from "./term";
 
 const range = ({ low, high }: Bounds): string => (gib(low) === gib(high) ? gib(low) : `${gib(low)} – ${gib(high)}`);
 
@@ -35,7 +36,7 @@ export const StageFigures = ({ found, stage }: { found: Estimate; stage: Stage }
           {gib(stage.host_bytes_per_node.high, 0)} for a node
         </summary>
         <table aria-label="What a log says">
-          <tbody>{rows.map(([name, value, said]) => <tr key={name}><th class="left">{name}</th><td>{value} GiB</td><td class="left quiet-text">{said}</td></tr>)}</tbody>
+          <tbody>{rows.map(([name, value, said]) => <tr key={name}><th class="left"><Linked>{name}</Linked></th><td>{value} GiB</td><td class="left quiet-text">{said}</td></tr>)}</tbody>
         </table>
         {routing && (
           <p>

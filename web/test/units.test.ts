@@ -7,6 +7,11 @@ import { counted, ranges, size, tickSeconds } from "../src/figures.ts";
 import { fieldsOf } from "../src/refused.tsx";
 import { middle } from "../src/tensors.tsx";
 import { curveOf, gapOf, topOf } from "../src/timeline.tsx";
+import { GLOSSARY } from "../src/glossary.ts";
+import { LABELS, NUMBERS } from "../src/controls.tsx";
+import { PARTS } from "../src/colours.ts";
+import { DOES } from "../src/phases.tsx";
+import { wordOf } from "../src/term.tsx";
 import { worded } from "../src/words.ts";
 
 const state = (change: Partial<State>): State => ({ ...EMPTY, ...change });
@@ -64,6 +69,14 @@ test("a file that the run names stands beside it, any other is a run of its own"
   assert.deepEqual(runOf({ "n.sh": "source m.sh" }, both, undefined), { run: { text: "source m.sh", settings: {} }, file: "n.sh" });
   assert.deepEqual(runOf({ "n.sh": "source z.sh", "z.sh": "" }, both, undefined).run, { model: "n.sh", files: { "n.sh": "source z.sh", "z.sh": "" }, settings: {} });
   assert.equal(textOf(both), now.text);
+});
+
+test("what the page names stands in the glossary, and no name there means two words", () => {
+  const heads = ["tightest", "step of 1,024 samples", "step of 8 samples, if it fit", "tokens/s/GPU", "MFU", "beside the kernels", "NCCL (7 communicators)"];
+  const names = [...LABELS.map(([, label]) => label), ...NUMBERS.map(([, label]) => label), ...PARTS, ...Object.values(DOES).map((does) => `to ${does}`), ...heads];
+  assert.deepEqual(names.filter((name) => !wordOf(name)), []);
+  const all = GLOSSARY.flatMap(({ word, also }) => [word, ...also]);
+  assert.equal(new Set(all.map((one) => one.toLowerCase())).size, all.length);
 });
 
 test("figures", () => {

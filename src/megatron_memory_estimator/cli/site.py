@@ -10,12 +10,12 @@ from ..job.hardware import MIB
 from .verb import Verb
 
 
-def run(out: str, pyodide: str | None, numpy: str | None, as_json: bool) -> None:
+def run(out: str, pyodide: str | None, numpy: str | None, docs: str | None, as_json: bool) -> None:
     """Write the site and say how large it is."""
     from ..web.static import LISTED, folder_of, site, write_site
 
     folder_of(out)  # before the work
-    files = site(pyodide, numpy)
+    files = site(pyodide, numpy, docs=docs)
     write_site(out, files)
     nbytes = sum(map(len, files.values()))
     compiled = bool(json.loads(files[LISTED])["compiled"])
@@ -41,6 +41,11 @@ command = Verb(
         ),
         click.Option(
             ["--numpy"], metavar="WHEEL", help="Pyodide's wheel of NumPy, for plans over large spaces without a network"
+        ),
+        click.Option(
+            ["--docs"],
+            metavar="DIR",
+            help="the built documentation (`make docs` of the repository), which the words of the page link to then",
         ),
         click.Option(["--json", "as_json"], is_flag=True, help="print the folder and its size as JSON"),
     ],

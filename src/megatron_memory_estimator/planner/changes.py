@@ -324,6 +324,10 @@ LEAST_SHARE = 0.2
 """Of a GPU's memory for an engine: what is less leaves no KV cache worth the name."""
 
 
+SMALL_BUCKET = 2**29
+"""Bytes of a bucket of the weight sync that most tensors are still smaller than."""
+
+
 def rollout_changes(job: TrainingJob) -> Iterator[Change]:
     """Changes for an engine that shares the GPUs; none without one."""
     r = job.rollout
@@ -340,6 +344,14 @@ def rollout_changes(job: TrainingJob) -> Iterator[Change]:
             yield change(words, "a smaller KV cache", rollout_memory_share=lower)
     if not r.rollout_sleeps:
         yield change("an engine that sleeps while the trainer runs", rollout_sleeps=True)
+    ways = r.rollout_tensor_parallel_size
+    for wider in (2, 4):
+        if ways and ways * wider <= job.layout.world_size and job.model.num_attention_heads % (ways * wider) == 0:
+            words = f"one copy of the engine's weights on {ways * wider} GPUs instead of {ways}"
+            yield change(words, "fewer copies generate samples", rollout_tensor_parallel_size=ways * wider)
+    if r.weight_sync_bytes > SMALL_BUCKET:
+        words = f"buckets of {SMALL_BUCKET >> 20} MiB for the weight sync instead of {r.weight_sync_bytes >> 20}"
+        yield change(words, "more and smaller sends", weight_sync_bytes=SMALL_BUCKET)
 
 
 Settings = dict[str, Any]

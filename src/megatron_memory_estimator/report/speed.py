@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..estimator import Estimate
+from ..planner.advise import priced
 from ..throughput.certainty import Likely, likely
-from ..throughput.step import Throughput, throughput
+from ..throughput.step import Throughput
 from .quantities import table
 
 WORDS = {
@@ -38,15 +39,19 @@ def limit_text(time: Throughput) -> str:
 
 
 class Speed(NamedTuple):
-    """The step time of a run by part, and what published runs like it reached of their predictions."""
+    """The step time of a run by part, what published runs like it reached of their predictions, and the samples of the step that is
+    timed: of the run where it says them, else as many as `plan` and `advise` take."""
 
     time: Throughput
     likely: Likely
+    samples: int
 
 
 def speed(estimate: Estimate) -> Speed:
     """How fast a run is. Raises as `throughput`."""
-    return Speed(throughput(estimate), likely(estimate.job))
+    timed, _ = priced(estimate.job)
+    samples = timed.layout.dp * timed.training.micro_batch_size * timed.num_microbatches
+    return Speed(estimate.throughput, likely(estimate.job), samples)
 
 
 SPEED = table(

@@ -33,7 +33,9 @@ def exported(request: Request) -> Any:
         raise ConfigError(f"format={shown(form)} of {what} is not one of {', '.join(forms)}")
     if what in FORMS:
         name, content = OTHERS[what](request)
-        encoding, text = ("utf-8", content) if isinstance(content, str) else ("base64", base64.b64encode(content).decode())
+        encoding, text = (
+            ("utf-8", content) if isinstance(content, str) else ("base64", base64.b64encode(content).decode())
+        )
         return {"name": f"{name}.{form}", "text": text, "encoding": encoding}
     table = TABLES[what](request)
     if not table.records:

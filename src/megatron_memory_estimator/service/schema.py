@@ -138,8 +138,10 @@ LogText = Annotated[
 ]  # fmt: skip
 What = Annotated[
     Literal["stages", "moments", "tensors", "plans", "advice", "cases", "report", "trace", "snapshot"],
-    Field(description="What there is a row for in the table; or report, the page frozen around the run; trace, its schedule for Perfetto; "
-        "snapshot, every allocation of a stage for torch's memory visualizer."),
+    Field(
+        description="What there is a row for in the table; or report, the page frozen around the run; trace, its schedule for Perfetto; "
+        "snapshot, every allocation of a stage for torch's memory visualizer."
+    ),
 ]
 Form = Annotated[
     Literal["csv", "markdown", "html", "json", "pickle"] | None,

@@ -173,17 +173,23 @@ LOCK, LIBRARY, ENGINE = "pyodide-lock.json", "python_stdlib.zip", "engine.zip"
 """Pyodide's list of packages, Python's standard library, and the package while it is compiled."""
 
 
-def site(given: str | None = None, numpy: str | None = None, release: Release = Release()) -> dict[str, bytes]:  # noqa: B008
+def site(
+    given: str | None = None,
+    numpy: str | None = None,
+    release: Release = Release(),  # noqa: B008
+    docs: str | None = None,
+) -> dict[str, bytes]:
     """The files of a site by their paths in it.
 
-    `given` is a folder or tarball of Pyodide, and `numpy` its wheel of NumPy, for plans over large spaces without a network.
-    Raises ConfigError where one of them cannot be had or is not what is pinned.
+    `given` is a folder or tarball of Pyodide, and `numpy` its wheel of NumPy, for plans over large spaces without a network. `docs` is
+    the folder of the built documentation, to which the words of the page link then. Raises ConfigError where one of them cannot be had or
+    is not what is pinned.
     """
     python = pyodide(given, release)
     archives = {LIBRARY: python[LIBRARY], ENGINE: archived(contents())}
     compiled = compiled_archives(python, archives)
     archives = compiled or archives
-    files = {**_page(), wheel_name(): wheel(files_of(archives[ENGINE]))}
+    files = {**_page(with_docs=docs is not None), **_docs(docs), wheel_name(): wheel(files_of(archives[ENGINE]))}
     # modules are named .js in a site, because some file servers give .mjs a type that browsers refuse
     files |= {f"pyodide/{name.replace('.mjs', '.js')}": content for name, content in python.items()}
     files[f"pyodide/{LIBRARY}"] = archives[LIBRARY]
@@ -203,12 +209,24 @@ def site(given: str | None = None, numpy: str | None = None, release: Release = 
     return {**files, LISTED: (json.dumps(listed, indent=1) + "\n").encode()}
 
 
-def _page() -> dict[str, bytes]:
+def _docs(built: str | None) -> dict[str, bytes]:
+    """The built documentation. Raises ConfigError for a folder that is none."""
+    if built is None:
+        return {}
+    folder = Path(built).expanduser()
+    if not (folder / "index.html").is_file() or not (folder / "reference" / "glossary.html").is_file():
+        raise ConfigError(f"--docs {shown(built)} is not the built documentation; `make docs` writes it to build/docs")
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {f"docs/{name}": path.read_bytes() for name, path in files.items() if not f"/{name}".count("/.")}
+
+
+def _page(*, with_docs: bool = False) -> dict[str, bytes]:
     folder = Path(__file__).parent / "page"
     files = {name: (folder / name).read_bytes() for name in PAGE}
     index = files["index.html"].decode()
     assert index.count(SERVED) == 1, "the page says who answers it"
-    return {**files, "index.html": index.replace(SERVED, ALONE).encode()}
+    own = f'{ALONE}\n    <meta name="docs" content="docs/" />' if with_docs else ALONE
+    return {**files, "index.html": index.replace(SERVED, own).encode()}
 
 
 def _numpy(given: str, lock: bytes) -> tuple[str, bytes]:
