@@ -115,6 +115,10 @@ def plain(text: str) -> str:
     return text.replace(BOUND, " ")
 
 
+PLAIN = "nothing more"
+"""The rest of a plan that has only what all of them have."""
+
+
 def said_once(plans: Sequence[Plan]) -> tuple[list[str], list[str]]:
     """What all plans have in common, and for each plan the rest of its layout in words."""
     common = [words[0] for words in _each(plans, OF_THE_RUN) if len(set(words)) == 1]
@@ -126,7 +130,7 @@ def said_once(plans: Sequence[Plan]) -> tuple[list[str], list[str]]:
             rest.append(words)
     each = zip(*rest, strict=True) if rest else iter([()] * len(plans))
     return [word for word in common if word not in ("", "even split")], [
-        listed(word for word in words if word not in SILENT) for words in each
+        listed(word for word in words if word not in SILENT) or PLAIN for words in each
     ]
 
 
