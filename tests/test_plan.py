@@ -389,7 +389,7 @@ def test_launch_words_that_nothing_would_print_are_refused(
 
 def test_a_plan_that_has_only_what_all_have_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     found = printed(
-        capsys, "plan", "meta-llama/Llama-3.1-70B", "--num-gpus", "64", "--tp", "4", "--pp", "2", "--cp", "1", "--vpp", "1,3",
+        capsys, "plan", "meta-llama/Llama-3.1-70B", "--num-gpus", "64", "--tp", "4", "--pp", "2", "--cp", "1", "--vpp", "1,10",
         "--recompute", "none", "--micro-batch-size", "1", "--split", "even", "--features", "published",
     )  # fmt: skip
     assert re.search(r"(?m)^\d  vpp ", found) and re.search(r"(?m)^\d  nothing more ", found), found
