@@ -19,7 +19,6 @@ import pytest
 
 from megatron_memory_estimator import ConfigError, __version__
 from megatron_memory_estimator.cli import main
-from megatron_memory_estimator.errors import NumPyError
 from megatron_memory_estimator.service import page
 from megatron_memory_estimator.service.answers import TOOLS, answered
 from megatron_memory_estimator.web import static
@@ -337,12 +336,3 @@ def test_requests_of_the_page_are_json_texts(monkeypatch: pytest.MonkeyPatch) ->
     text = fails(KeyError("a secret"))["error"]
     assert text.startswith("an error of the estimator itself, KeyError in ") and "secret" not in text
     assert [json.loads(one) for one in told] == [{"share": 0.5}]
-
-
-def test_a_search_that_wants_numpy_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise NumPyError("too many layouts")
-
-    monkeypatch.setattr("megatron_memory_estimator.planner.planning.plan", refuse)
-    request = {"tool": "plan", "arguments": QWEN, "folder": None, "seconds": 60, "hub": False}
-    assert answered(request) == {"error": "too many layouts", "needs": "numpy"}

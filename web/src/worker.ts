@@ -2,14 +2,13 @@
 // `{id, progress}`, and `{id, answer}` or `{id, error}`, which is one sentence; an error without an id is about the start.
 
 type Question = { readonly id: number; readonly tool: string; readonly arguments: object };
-type Found = { answer?: unknown; error?: string; questions?: readonly object[]; needs?: "numpy" };
+type Found = { answer?: unknown; error?: string; questions?: readonly object[] };
 type Asked = (request: string, tell: (how: string) => void) => string;
 
 /** What is used of Pyodide (pyodide.d.ts of its package has all of it). */
 interface Pyodide {
   readonly version: string;
   readonly lockfile: { readonly packages: { readonly numpy: { file_name: string } } };
-  readonly _api: { readonly config: { readonly cdnUrl: string } };
   unpackArchive(archive: ArrayBuffer, format: "zip"): void;
   pyimport(module: string): { readonly asked: Asked; readonly __version__: string };
   loadPackage(names: string, options: { checkIntegrity: boolean; messageCallback: () => void; errorCallback: () => void }): Promise<unknown[]>;
@@ -27,13 +26,14 @@ interface Contents {
 }
 /** How often it is said how much is there. */
 const SAID_EACH = 2 ** 18;
-/** How long NumPy may take to come from another host. */
-const LATE_MS = 60_000;
+/** What NumPy makes faster. */
+const SEARCHES = ["plan", "export"];
 
 interface Engine {
   readonly contents: Contents;
   readonly pyodide: Pyodide;
   readonly asked: Asked;
+  numpy?: Promise<void>;
 }
 
 const scope = self as unknown as { postMessage(message: object): void; onmessage: (event: MessageEvent<Question>) => void };
@@ -138,34 +138,25 @@ function running(): Promise<Engine> {
   return engine;
 }
 
-/** Whether NumPy is there now: of the site, or where the page is online of Pyodide's own distribution. */
-async function numpy({ contents, pyodide }: Engine): Promise<boolean> {
-  try {
-    const wheel = pyodide.lockfile.packages.numpy; // its checksum is that of the site's own list, wherever it comes from
-    wheel.file_name = new URL(wheel.file_name, contents.numpy === null ? pyodide._api.config.cdnUrl : folder).href;
-    const quiet = { checkIntegrity: true, messageCallback: () => undefined, errorCallback: () => undefined };
-    const late = new Promise<[]>((resolve) => setTimeout(() => resolve([]), LATE_MS));
-    return (await Promise.race([pyodide.loadPackage("numpy", quiet), late])).length > 0;
-  } catch {
-    return false;
-  }
+/** Load NumPy, where the site holds it: searches are faster and larger with it, and do without. */
+async function numpy({ contents, pyodide }: Engine): Promise<void> {
+  if (contents.numpy === null) return;
+  const wheel = pyodide.lockfile.packages.numpy; // its checksum is that of the site's own list
+  wheel.file_name = new URL(contents.numpy, folder).href;
+  await pyodide.loadPackage("numpy", { checkIntegrity: true, messageCallback: () => undefined, errorCallback: () => undefined });
 }
 
 async function answered({ id, tool, arguments: given }: Question): Promise<Found> {
   const found = await running();
   const request = JSON.stringify({ tool, arguments: given });
   const tell = (how: string) => scope.postMessage({ id, progress: JSON.parse(how) as object });
-  const ask = () => {
-    try {
-      return JSON.parse(found.asked(request, tell)) as Found;
-    } catch (error) {
-      engine = undefined; // an interpreter that ended is no good for the next question
-      throw new Error(`the engine of the page ended: ${error instanceof Error ? error.message : String(error)}`);
-    }
-  };
-  const first = ask();
-  if (first.needs !== "numpy") return first;
-  return (await numpy(found)) ? ask() : { error: first.error ?? "" };
+  if (SEARCHES.includes(tool)) await (found.numpy ??= numpy(found).catch(() => undefined));
+  try {
+    return JSON.parse(found.asked(request, tell)) as Found;
+  } catch (error) {
+    engine = undefined; // an interpreter that ended is no good for the next question
+    throw new Error(`the engine of the page ended: ${error instanceof Error ? error.message : String(error)}`);
+  }
 }
 
 scope.onmessage = ({ data }) => {

@@ -20,6 +20,7 @@ from ..throughput.machine import Efficiency
 from ..wording import all_of, any_count, counted
 from .base import base_job, fewest, state_bytes
 from .found import Found, Plan
+from .space.axes import axis_name
 from .space.features import BASIC, FEATURES, of_state, variants, with_features
 from .space.modelled import not_searched
 from .space.words import space_of
@@ -111,8 +112,11 @@ def plan(
             nearest=nearest,
             every=every,
             shared=shared,
+            given={"num_gpus", *map(axis_name, words)},
         )
         found.asked = asked
+        if found.thinned:
+            said = [found.thinned, *said]
         return Planned(found, (*features_said(found), *said))
 
     if not fewest_gpus:

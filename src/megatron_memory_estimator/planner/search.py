@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import product
 from random import Random
@@ -32,6 +32,7 @@ from .space.choices import training_with
 from .space.defaults import completed
 from .space.features import Variant
 from .space.points import Cells, Grid, at_point
+from .space.thinned import kept_of, thinned
 
 APART = 3
 """Tight layouts that are looked for beside those that fit."""
@@ -39,6 +40,8 @@ MOST = 8_000 if sys.platform == "emscripten" else 80_000
 """Legal layouts of a space that is searched without NumPy: a second for some three thousand, several in a browser."""
 
 
+THINNED = "without NumPy a part of the space is searched"
+"""What is said of a search of fewer values than there are."""
 LEAST = Objective(lambda b: b.low, lambda b: b.step, lambda p: (p.needed.low, p.step), faster)
 """What comes nearest where nothing fits."""
 NEAR_ENOUGH = 0.98
@@ -78,6 +81,7 @@ def search(
     nearest: bool = True,
     every: bool = False,
     shared: Shared | None = None,
+    given: Collection[str] | None = None,
 ) -> Found:
     """All legal layouts of a space for the job's model and global batch; the `best` that fit, by the objective.
 
@@ -85,8 +89,9 @@ def search(
     for. `limit` is the memory of a GPU in bytes (default: all of it); with `tight`, layouts that fit unless memory is fragmented count
     too. Raises LayoutError when the space holds no legal layout, ConfigError for axes that make no sense. KeyboardInterrupt ends it with
     the best so far; StoppedError where `stop`, asked between pieces of work, says True. Without `nearest` no `least` layout is sought where
-    nothing fits. Without NumPy a space of more than `MOST` layouts is refused (NumPyError). `shared` is what other searches of the same
-    model have found.
+    nothing fits. Without NumPy of a space of more than `MOST` layouts a part is searched (`thinned.py`), which keeps the axes that are
+    `given`; where that is too large too, or `given` is None, it is refused (NumPyError). `shared` is what other searches of the same model
+    have found.
     """
     found = begun(base, space, objective, limit, efficiency, everything=everything)
     watch = Watch(found.space.num_gpus, stop)
@@ -94,6 +99,15 @@ def search(
         shared = shared or Shared({}, {}, {})
         watch.tell = (lambda: progress(0.0, found)) if progress is not None else None
         legal = shared.legal_space(base, found, watch)
+        if legal.layouts > MOST and given is not None and not _has_numpy():
+            whole, layouts = found.space, legal.layouts
+            while (
+                legal.layouts > MOST
+                and (part := thinned(found.space, given, base.model, legal.layouts, MOST)) != found.space
+            ):
+                found.space, found.illegal = part, Counter()
+                legal = shared.legal_space(base, found, watch)
+            found.thinned = f"{THINNED}: {kept_of(whole, found.space)}, of {layouts:,} legal layouts"
         found.legal = watch.total = legal.layouts
         if not found.legal:
             raise nothing_legal(base, found, watch)

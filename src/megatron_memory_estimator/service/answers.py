@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import EstimatorError, NumPyError, Question, QuestionsError
+from ..errors import EstimatorError, Question, QuestionsError
 from .arguments import checked
 from .jobs import Files
 from .request import Progress, Request
@@ -25,8 +25,7 @@ def answered(request: Mapping[str, Any], progress: Progress | None = None) -> di
     """`{"answer": document}` of a request, or `{"error": sentence}`.
 
     A request has `tool`, `arguments`, `folder` (the only one in which files may be opened, or null), `seconds`, and `hub`: false
-    where names are looked up in the catalogue alone. With an error, `needs` may say what would answer it, "numpy", and `questions` what a
-    run leaves open.
+    where names are looked up in the catalogue alone. With an error, `questions` may say what a run leaves open.
     """
     assert request["tool"] in TOOLS
     deadline = time.monotonic() + 0.9 * float(request["seconds"])
@@ -34,8 +33,6 @@ def answered(request: Mapping[str, Any], progress: Progress | None = None) -> di
     try:
         given = checked(request["tool"], request["arguments"])
         return {"answer": ANSWERS[request["tool"]](Request(given, files, deadline, progress))}
-    except NumPyError as error:
-        return {"error": error.reason, "needs": "numpy"}
     except QuestionsError as error:
         return {"error": str(error), "questions": [asked(one) for one in error.questions]}
     except EstimatorError as error:
