@@ -9,8 +9,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
 from math import isclose
 from pathlib import Path
+from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -159,6 +161,53 @@ def test_a_plan_without_numpy_is_the_librarys(tried: tuple[Page, list[str]], sit
     (answer,) = drive(page, site, ("plan", SMALL))["answers"]
     assert same(answer["answer"], library("plan", SMALL)["answer"])
     assert len(answer["answer"]["plans"]) > 3 and not elsewhere
+
+
+JOBS, SEARCHES = 50, 6
+
+
+def jobs() -> Iterator[dict[str, Any]]:
+    """Random runs of the catalogue that are legal."""
+    random, names = Random(38), [one["name"] for one in library("models", {"detail": "full"})["answer"] if not one["refused"]]
+    while True:
+        settings: dict[str, Any] = {
+            name: random.choice((1, 2, 4, 8)) for name in ("tp", "pp", "ep") if random.random() < 0.6
+        }
+        settings |= {
+            "gpu": random.choice(("H100-80GB", "H200-141GB", "B200-192GB")),
+            "micro_batch_size": random.choice((1, 2)),
+        }
+        if random.random() < 0.5:
+            settings["recompute_granularity"] = random.choice(("full", "selective"))
+        asked = {
+            "model": random.choice(names),
+            "num_gpus": random.choice((8, 32, 64, 256)),
+            "settings": settings,
+            "detail": "full",
+        }
+        if "answer" in library("estimate", asked):
+            yield asked
+
+
+def test_bytes_and_plans_of_many_runs_are_the_servers(tried: tuple[Page, list[str]], site: str) -> None:
+    page, elsewhere = tried
+    asked: list[tuple[str, dict[str, Any]]] = [("estimate", one) for one in islice(jobs(), JOBS)]
+    axes = {"vpp": "1", "recompute": "none,full", "micro_batch_size": "1", "cp": "1"}
+    for model, gpus in zip(
+        ("Qwen/Qwen3-8B", "meta-llama/Llama-3.1-70B", "Qwen/Qwen3-30B-A3B"), (8, 64, 16), strict=True
+    ):
+        asked += [
+            ("plan", {"model": model, "num_gpus": gpus, "axes": {**axes, "features": set_}, "detail": "full"})
+            for set_ in ("published", "none")
+        ]
+    assert len(asked) == JOBS + SEARCHES
+    answers = drive(page, site, *asked)["answers"]
+    differ = [
+        one
+        for one, answer in zip(asked, answers, strict=True)
+        if not same(answer.get("answer"), library(*one).get("answer"))
+    ]
+    assert not differ and not elsewhere
 
 
 def test_of_a_large_space_a_part_is_searched_and_said_and_nobody_else_is_asked(
