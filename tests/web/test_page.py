@@ -407,7 +407,7 @@ def test_words_open_the_glossary_at_themselves(opened: Opened) -> None:
     expect_peak(page, peak_of(qwen()))
     address = page.url
     page.locator(".verdict dt a.term", has_text="MFU").click()
-    dialog = page.get_by_role("dialog", name="Words")
+    dialog = page.get_by_role("dialog", name="Glossary")
     current = dialog.locator("[aria-current]")
     expect(current).to_contain_text("model FLOPs of a step")
     expect(current).to_be_in_viewport()

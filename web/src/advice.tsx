@@ -107,7 +107,7 @@ export const AdviceCard = ({ found: run }: { found: Estimate }) => {
     name: one.changes.map((change) => change.name).join(" + "),
     verdict: one.verdict,
     device_bytes: one.device_bytes,
-    said: [`; peak ${gib(one.peak_allocated_bytes)} GiB`, one.saved_bytes > 0 ? `, ${gib(one.saved_bytes)} less` : "", one.changes_numerics ? ", changes numerics" : "", one.step_s === null ? "" : `, ${seconds(one.step_s)} a step`, cost(one.cost) && `, ${cost(one.cost)}`].join(""),
+    said: [`; peak ${gib(one.peak_allocated_bytes)} GiB`, one.saved_bytes > 0 ? `, ${gib(one.saved_bytes)} GiB less than now` : "", one.changes_numerics ? ", changes numerics" : "", one.step_s === null ? "" : `, ${seconds(one.step_s)} a step`, cost(one.cost) && `, ${cost(one.cost)}`].join(""),
     notes: one.changes.flatMap((change) => (change.note ? [`${change.name}: ${change.note}`] : [])),
     apply: () => go({ run: changed(state.run, one.settings, one.num_gpus) }),
   }));

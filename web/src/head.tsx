@@ -45,14 +45,14 @@ const Figure = ({ name, value, hint }: { name: string; value: string; hint?: str
   </div>
 );
 
-const Speeds = ({ speed, fits }: { speed: Speed; fits: boolean }) => {
+const Speeds = ({ speed }: { speed: Speed }) => {
   const [low, high] = [speed.tokens_per_s_gpu_low, speed.tokens_per_s_gpu_high].map((rate) => count(Math.round(rate)));
   return (
     <>
-      <Figure name={`step of ${count(speed.samples)} samples${fits ? "" : ", if it fit"}`} value={seconds(speed.step_s)} hint={Object.entries(speed.parts_s).map(([part, s]) => `${part} ${seconds(s)}`).join(", ")} />
+      <Figure name={`step of ${count(speed.samples)} samples`} value={seconds(speed.step_s)} hint={Object.entries(speed.parts_s).map(([part, s]) => `${part} ${seconds(s)}`).join(", ")} />
       <Figure name="tokens/s/GPU" value={count(Math.round(speed.tokens_per_s_gpu))} hint={`${low} to ${high} by published runs; ${speed.tflops_gpu.toFixed(0)} TFLOP/s of each GPU`} />
       <Figure name="MFU" value={percent(speed.mfu, 1)} hint={`bubble ${percent(speed.bubble, 1)}, communication that nothing hides ${percent(speed.exposed, 1)}`} />
-      <Figure name="beside the kernels" value={speed.limited_by} />
+      <Figure name="largest overhead" value={speed.limited_by} />
     </>
   );
 };
@@ -69,7 +69,7 @@ export const Head = ({ found, speed }: { found: Estimate; speed: Speed | undefin
         <p class={`big ${kind}`}>
           <strong>{WORDS[verdict.verdict] ?? verdict.verdict}</strong>
           <span>{room(verdict.head_room_bytes)}</span>
-          <small>of each {verdict.gpu}, at worst and at best</small>
+          <small>to {DOES[verdict.phase] ?? verdict.phase}, of each {verdict.gpu}, {verdict.head_room_bytes.high < 0 ? "at best and at worst" : "at worst and at best"}</small>
         </p>
         <div class="gauges">
           {judged(found).map((one) => (
@@ -79,11 +79,11 @@ export const Head = ({ found, speed }: { found: Estimate; speed: Speed | undefin
               <span class={`word ${tone(one.verdict)}`}>{gib(one.device_bytes.low, 1)}–{gib(one.device_bytes.high, 1)} of {gib(verdict.memory_bytes, 1)} GiB</span>
             </button>
           ))}
-          <p class="quiet-text">dark: surely; light: up to; the line: the GPU</p>
+          <p class="quiet-text">full: surely; pale: up to; line: the GPU's memory</p>
         </div>
-        <dl class={`figures ${kind === "bad" ? "if" : ""}`}>
-          <Figure name="tightest" value={`${found.stages.length > 1 ? `stage ${verdict.pp_rank} of 0–${found.stages.length - 1}, ` : ""}to ${DOES[verdict.phase] ?? verdict.phase}`} />
-          {speed && <Speeds speed={speed} fits={kind !== "bad"} />}
+        <dl class="figures">
+          <Figure name="decided by" value={`${found.stages.length > 1 ? `stage ${verdict.pp_rank} of 0–${found.stages.length - 1}, ` : ""}to ${DOES[verdict.phase] ?? verdict.phase}`} />
+          {speed && kind !== "bad" && <Speeds speed={speed} />}
         </dl>
       </div>
       {verdict.sentences.map((one) => {
@@ -98,7 +98,8 @@ export const Head = ({ found, speed }: { found: Estimate; speed: Speed | undefin
       <p class="quiet-text">
         <span class="figure-of" data-bytes={peak.allocated_bytes}>Peak {gib(peak.allocated_bytes)} GiB</span> allocated on stage {peak.pp_rank}. {model.name || "model"},{" "}
         {parameters(total)} parameters{active !== total && ` (${parameters(active)} active)`}, on {counted(Number(layout["world_size"]), "GPU")}: {degrees(found)}; seq{" "}
-        {String(training["seq_length"])}, mbs {String(training["micro_batch_size"])}, global batch {String(training["global_batch_size"])}.
+        {String(training["seq_length"])}, mbs {String(training["micro_batch_size"])}, global batch {String(training["global_batch_size"])}
+        {speed && speed.samples !== training["global_batch_size"] && " (as few as change the peak: none is given)"}.
         {verdict.not_counted && ` Without ${verdict.not_counted}.`}
       </p>
     </section>

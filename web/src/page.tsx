@@ -13,7 +13,7 @@ const VIEWS: readonly (readonly [View, string])[] = [["estimate", "Estimate"], [
 
 type Theme = "light dark" | "light" | "dark";
 const THEMES: readonly Theme[] = ["light dark", "light", "dark"];
-const THEME_WORDS: Readonly<Record<Theme, string>> = { "light dark": "Auto", light: "Light", dark: "Dark" };
+const THEME_WORDS: Readonly<Record<Theme, string>> = { "light dark": "auto", light: "light", dark: "dark" };
 
 /** What the browser remembers, where it lets the page. */
 const remembered = (name: string, value?: string): string | null => {
@@ -92,8 +92,8 @@ const App = ({ engine, first, problem }: { engine: Engine; first: State; problem
         <span class="tools">
           {engine.live && <PinButton />}
           {engine.docs && <a class="quiet" href={engine.docs}>API</a>}
-          <button type="button" class="quiet" title="What the words of the page mean" onClick={() => tell("")}>Words</button>
-          <button type="button" class="quiet" title="Light or dark" onClick={turn}>{THEME_WORDS[theme]}</button>
+          <button type="button" class="quiet" title="What the words of the page mean" onClick={() => tell("")}>Glossary</button>
+          <button type="button" class="quiet" title="Light or dark" onClick={turn}>{`Theme: ${THEME_WORDS[theme]}`}</button>
         </span>
       </header>
       {engine.live && state.view === "plan" ? <PlanView /> : engine.live && state.view === "compare" ? <CompareView /> : <EstimateView />}

@@ -3,7 +3,7 @@ import { scaleLinear } from "d3-scale";
 import { isEngine, termColour } from "./colours";
 import { usePage } from "./context";
 import type { Estimate, Event, Term } from "./documents";
-import { Figure } from "./figure";
+import { Figure, Legend } from "./figure";
 import { GIB, gib, size } from "./figures";
 import { FOOT, GibAxis } from "./axis";
 import { Hatch } from "./hatch";
@@ -53,6 +53,7 @@ export const Phases = ({ found }: { found: Estimate }) => {
   return (
     <Figure title="What each phase takes of a GPU" name="phases">
       {(width) => {
+        const drawn = [...new Map([...terms.values()].flatMap((own) => own.map((one, number) => [termColour(one.name, inTorch(own, number)), one.name] as const)))].map(([colour, name]) => [name, colour] as const);
         const left = Math.min(NAME, width / 3);
         const x = scaleLinear([0, most / GIB], [left, width - VALUE]);
         const limit = x(verdict.memory_bytes / GIB);
@@ -88,6 +89,7 @@ export const Phases = ({ found }: { found: Estimate }) => {
                         <g key={term.name}>
                           <rect fill={termColour(term.name, inTorch(own, number))} x={start} y={top + 4} width={wide} height={ROW - 9} />
                           {isEngine(term.name) && <rect fill="url(#hatch-engine)" x={start} y={top + 4} width={wide} height={ROW - 9} />}
+                          {isEngine(term.name) && wide > 70 && <text class="engine" x={start + wide / 2} y={top + ROW / 2} text-anchor="middle" dominant-baseline="central">engine</text>}
                         </g>
                       );
                     })}
@@ -99,10 +101,11 @@ export const Phases = ({ found }: { found: Estimate }) => {
               <line class="limit" x1={limit} x2={limit} y1={0} y2={height - FOOT} />
             </svg>
             <p class="legend">
-              <span>▸ the tightest</span>
+              <span>▸ decides</span>
               <span>▨ up to</span>
               <span>╌ {verdict.gpu}, {gib(verdict.memory_bytes, 1)} GiB</span>
             </p>
+            <Legend of={drawn} />
             {open && (
               <details key={open.phase} open={verdict.verdict !== "fits" || state.phase !== undefined}>
                 <summary>What it takes to {DOES[open.phase] ?? open.phase}</summary>

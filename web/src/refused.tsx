@@ -35,7 +35,7 @@ export const Refused = ({ error, questions }: { error: string; questions: readon
   };
   return (
     <section class={asked.length ? "refusal question" : "refusal"} role="alert" aria-label={asked.length ? "What is open" : "Refused"}>
-      {asked.length > 0 && <h2>{asked.length === 1 ? "One thing is open" : `${asked.length} things are open`}</h2>}
+      {asked.length > 0 && <h2>No estimate yet: {asked.length === 1 ? "one thing is open" : `${asked.length} things are open`}</h2>}
       <p>{worded(asked.length === 1 ? asked[0]!.what : asked.length ? "" : error)}</p>
       {asked.length > 0 && (
         <form aria-label="What is open" onSubmit={(event) => (event.preventDefault(), settle(typed))}>
@@ -46,7 +46,7 @@ export const Refused = ({ error, questions }: { error: string; questions: readon
                 <p key={name} class="row">
                   <label class="row">
                     <span class="label">{kind === "variable" && /^\d+$/.test(name) ? `word ${name} of the caller` : (LABELS[name] ?? name)}</span>
-                    <input name={`open-${name}`} value={typed[name] ?? ""} onInput={(event) => setTyped({ ...typed, [name]: event.currentTarget.value })} />
+                    <input name={`open-${name}`} placeholder={kind === "gpus" ? "8" : name === "model" || name.endsWith("MODEL") ? "Qwen/Qwen3-8B" : `value of ${name}`} value={typed[name] ?? ""} onInput={(event) => setTyped({ ...typed, [name]: event.currentTarget.value })} />
                   </label>
                   {one.values.map((value) => (
                     <button key={value} type="button" onClick={() => (asked.length > 1 ? setTyped({ ...typed, [name]: value }) : settle({ ...typed, [name]: value }))}>{value}</button>

@@ -7,7 +7,7 @@ const namesOf = ({ word, also }: Word): readonly string[] => [word, ...word.spli
 const WORDS: ReadonlyMap<string, Word> = new Map(GLOSSARY.flatMap((one) => namesOf(one).map((name) => [name, one] as const)));
 
 /** The word of the glossary that a text of the page is, its figures and what stands in brackets left out. */
-export const wordOf = (text: string): Word | undefined => WORDS.get(text.toLowerCase()) ?? WORDS.get(text.toLowerCase().replace(/ \(.*\)$|, if it fit$/, "").replace(/[0-9][0-9,.]* /g, ""));
+export const wordOf = (text: string): Word | undefined => WORDS.get(text.toLowerCase()) ?? WORDS.get(text.toLowerCase().replace(/ \(.*\)$/, "").replace(/[0-9][0-9,.]* /g, ""));
 
 /** A word that the glossary has, as a link to it; any other as it is. */
 export const Linked = ({ children }: { children: string }) => {
@@ -37,7 +37,7 @@ export const Glossary = ({ at }: { at: string | null }) => {
   return (
     <dialog ref={dialog} class="glossary" aria-labelledby="words" onClose={() => tell(null)} onClick={(event) => event.target === dialog.current && tell(null)}>
       <header class="card-head">
-        <h2 id="words">Words</h2>
+        <h2 id="words">Glossary</h2>
         <button type="button" onClick={() => tell(null)}>Close</button>
       </header>
       <dl tabIndex={0}>

@@ -94,14 +94,14 @@ def _changes(advice: Advice, found: Verdict) -> str:
         )
     if found.fits:
         return (
-            "It fits; changes that leave more room, the cheapest first:"
+            "It fits; changes that leave more room, the least GPU time first:"
             if advice.outcomes
             else "Nothing tried saves memory."
         )
     if any(one.needed.high <= advice.limit for one in advice.outcomes):
-        return "The smallest changes that make it fit surely, the cheapest first:"
+        return "The smallest changes that make it fit even at worst, the least GPU time first:"
     if advice.outcomes:
-        return f"No change, and none of those tried together (two to four), makes it fit surely; {FEWEST}. What saves most:"
+        return f"No change, and none of those tried together (two to four), makes it fit even at worst; {FEWEST}. What saves most:"
     return f"Nothing tried saves memory; {FEWEST}."
 
 
