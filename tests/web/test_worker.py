@@ -168,7 +168,10 @@ JOBS, SEARCHES = 50, 6
 
 def jobs() -> Iterator[dict[str, Any]]:
     """Random runs of the catalogue that are legal."""
-    random, names = Random(38), [one["name"] for one in library("models", {"detail": "full"})["answer"] if not one["refused"]]
+    random, names = (
+        Random(38),
+        [one["name"] for one in library("models", {"detail": "full"})["answer"] if not one["refused"]],
+    )
     while True:
         settings: dict[str, Any] = {
             name: random.choice((1, 2, 4, 8)) for name in ("tp", "pp", "ep") if random.random() < 0.6

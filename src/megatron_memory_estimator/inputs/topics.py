@@ -65,7 +65,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "bias_dropout_fusion", "use_te_activation_func", "moe_mlp_glu_interleave_size",
         "use_fused_weighted_squared_relu", "use_transformer_engine_op_fuser",
         "masked_softmax_fusion",
-        "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "clone_scatter_output_in_embedding",
+        "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "logit_dtype", "clone_scatter_output_in_embedding",
         "scatter_embedding_sequence_parallel",
         "create_attention_mask_in_dataloader", "compiled_gates", "mamba_mem_eff_path", "dsa_kernel_backend",
         "dsa_indexer_use_sparse_loss", "use_fused_mhc", "sequence_packing_scheduler",

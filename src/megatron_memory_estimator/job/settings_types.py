@@ -76,7 +76,8 @@ class Settings(TypedDict, total=False):
     async_save: bool  # a process beside each rank writes checkpoints while training goes on
     ckpt_fully_parallel_load: bool  # each data-parallel rank reads a part of a checkpoint and sends it to the others
     cross_entropy_loss_fusion: bool  # fused cross entropy
-    cross_entropy_fusion_impl: Literal["native", "te"]  # which fused cross entropy
+    cross_entropy_fusion_impl: Literal["native", "te", "linear"]  # which fused cross entropy
+    logit_dtype: Literal["bf16", "fp32"] | None  # what the product of the output layer writes; default: as the weights
     loss_function: LossFunction  # what the loss makes of the logits: Megatron-LM's, or a framework's log-probabilities
     loss_entropy: bool  # the loss of a framework takes the entropy too, with gradient
     loss_temperature: bool  # logits are divided by a temperature that is not 1

@@ -21,7 +21,18 @@ from typing import TYPE_CHECKING
 
 from ..dataclass import dataclass
 from ..errors import ConfigError
-from .choices import ADAPTED, KERNELS, LOSSES, PACKING, RECOMPUTE_MODULES, ROUTING, WORST_ROUTING, check_least, version
+from .choices import (
+    ADAPTED,
+    FUSED_LOSSES,
+    KERNELS,
+    LOSSES,
+    PACKING,
+    RECOMPUTE_MODULES,
+    ROUTING,
+    WORST_ROUTING,
+    check_least,
+    version,
+)
 from .deepseek_v4 import CompressedTraining
 from .settings import setting
 from .tower import TowerTraining
@@ -32,7 +43,10 @@ class Loss:
     """Settings of the loss; they are the training's."""
 
     cross_entropy_loss_fusion: bool = setting(False, "fused cross entropy")
-    cross_entropy_fusion_impl: str = setting("native", "which fused cross entropy", choices=("native", "te"))
+    cross_entropy_fusion_impl: str = setting("native", "which fused cross entropy", choices=("native", "te", "linear"))
+    logit_dtype: str | None = setting(
+        None, "what the product of the output layer writes; default: as the weights", choices=("bf16", "fp32")
+    )
     loss_function: str = setting(
         "cross_entropy",
         "what the loss makes of the logits: Megatron-LM's, or a framework's log-probabilities",
@@ -43,6 +57,17 @@ class Loss:
     loss_chunk_size: int | None = setting(
         None, "tokens of which a framework's loss has fp32 logits at a time; default: all"
     )
+
+    @property
+    def linear_loss(self) -> bool:
+        """Whether the output layer and the cross entropy are one kernel."""
+        linear = self.cross_entropy_loss_fusion and self.cross_entropy_fusion_impl == "linear"
+        return linear and self.loss_function == "cross_entropy"
+
+    @property
+    def without_logits(self) -> bool:
+        """Whether the logits are never whole."""
+        return self.linear_loss or self.loss_function in FUSED_LOSSES
 
 
 class Recomputing:

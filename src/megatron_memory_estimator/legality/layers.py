@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..job.choices import FUSED_LOSSES
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
@@ -22,6 +21,8 @@ USUAL = {
     "value_channels": None,
 }
 """Settings whose other values are modules of Megatron-Bridge, made of TransformerEngine's."""
+LINEAR_LOSS = (0, 20)
+"""The Megatron-Core that has the kernel of output layer and cross entropy."""
 ACTIVATIONS = (("silu", True), ("gelu", True), ("gelu", False))
 """Activations of TransformerEngine's operator, and whether each is gated (`extensions/transformer_engine.py`, TEActivationOp)."""
 
@@ -177,8 +178,20 @@ def narrow_values(model: Model, layout: Layout, training: Training) -> Iterator[
 
 def capped_logits(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """Logits are capped where there are any."""
-    if model.final_logit_softcapping and training.loss_function in FUSED_LOSSES:
+    if model.final_logit_softcapping and training.without_logits:
         yield broken("capped-logits-with-fused-loss")
+    if training.logit_dtype and (training.loss_function != "cross_entropy" or training.linear_loss):
+        yield broken("logit-dtype-of-another-loss")
+    if training.linear_loss:
+        lora = training.peft != "none"
+        older = training.mcore < LINEAR_LOSS
+        yield from broken_if(
+            (
+                (model.hybrid, "linear-loss-of-hybrid"),
+                (lora, "linear-loss-with-peft"),
+                (older, "linear-loss-of-newer-version"),
+            )
+        )
 
 
 def activation_fusion(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:

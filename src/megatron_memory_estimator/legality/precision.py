@@ -17,6 +17,8 @@ WITHOUT_MXFP8 = (12, 0)
 """Compute capability from which on TransformerEngine has no mxfp8 yet (2.20.2 `pytorch/quantization.py`, _compute_mxfp8_support)."""
 FP8_RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8")
 BF16_ENDS = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
+LINEAR_LOSS = 10
+"""The major compute capability of the kernel that is output layer and cross entropy."""
 SPARSE_KERNELS = (9, 0)
 """The least compute capability of cuDNN's and FlashMLA's sparse attention."""
 
@@ -101,6 +103,8 @@ def gpu(training: Training, machine: Gpu) -> Iterator[Violation]:
     its = {"gpu": machine.name, "has": "{}.{}".format(*machine.capability)}
     if training.dsa_kernel_backend == "cudnn" and machine.capability < SPARSE_KERNELS:
         yield broken("cudnn-sparse-attention-needs-gpu", {"needs": "{}.{}".format(*SPARSE_KERNELS), **its})
+    if training.linear_loss and machine.capability[0] != LINEAR_LOSS:
+        yield broken("linear-loss-needs-gpu", its)
     if recipe and not has_recipe(training, machine):
         needs = "{}.{} or above".format(*LEAST_CAPABILITY[recipe])
         others = [other for other in FP8_RECIPES if has(other, machine)]

@@ -18,6 +18,8 @@ nemo_rl      a log-softmax and its exponential; by chunks the logits stay in 16 
 roll         Megatron's cross entropy of 16-bit logits (alibaba/ROLL `roll/distributed/strategy/megatron_strategy.py`)
 skyrl        as nemo_rl, but logits and their gradient stay whole in fp32 where the softmax is made by chunks; an entropy keeps a
              softmax of its own (NovaSky-AI/SkyRL `skyrl/backends/skyrl_train/distributed/megatron/model_utils.py`)
+linear       Megatron-Core's own: output layer and cross entropy of GPTModel and its MTP as one kernel, for compute capability 10.x
+             (Megatron-LM dev, pull requests 2256 and 3226, `fusions/fused_linear_cross_entropy.py`)
 fused        a kernel on hidden states and the output weight: logits are never whole
              (volcengine/verl `verl/utils/kernel/kernels.py`, `linear_cross_entropy.py`)
 skyrl_fused  the same by chunks of tokens in PyTorch; the gradient of the output weight is summed in fp32
@@ -28,7 +30,6 @@ nemo_rl_fused  the same with one-hot targets, a transposed copy of the weight's 
 
 from __future__ import annotations
 
-from ..job.choices import FUSED_LOSSES
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor, smallest
 from ..tape.work import Streamed
@@ -67,7 +68,9 @@ def output_weight(c: Context, *, owned: bool, shared: bool) -> Module[Param]:
 def loss(c: Context, name: str, hidden: Tensor, weight: Param) -> Module[Tensor]:
     """Loss of one set of logits from the normed hidden states."""
     kind = c.training.loss_function
-    if kind in FUSED_LOSSES:
+    if c.training.linear_loss:
+        return (yield from linear_cross_entropy(c, name, hidden, weight))
+    if c.training.without_logits:
         return (yield from fused(c, name, hidden, weight))
     logits = yield from _output_layer(c, name, hidden, weight)
     return (yield from (_cross_entropy if kind == "cross_entropy" else log_probs)(c, name, logits))
@@ -77,6 +80,10 @@ def _output_layer(c: Context, name: str, hidden: Tensor, weight: Param) -> Modul
     """Megatron's column-parallel linear: its gathered input lives in the persistent "mpu" buffer."""
     logits = c.region(f"{name}.logits", weight.shape[0])
     backward = weight_grad(c, weight)
+    dtype = c.training.logit_dtype or logits.dtype
+    if dtype != logits.dtype:  # the gradient is cast to what the product takes (`tensor_parallel/layers.py`)
+        backward = (*backward, logits.like(f"{name}.logits grad in {logits.dtype}"))
+        logits = logits.like(logits.name, dtype)
     if c.sp_many:
         backward = (*backward, c.region(f"{name}.input grad before reduce-scatter", c.hidden))
     cap = c.model.final_logit_softcapping
@@ -176,6 +183,8 @@ def _reduce(c: Context, name: str, losses: Tensor, mask: Tensor, held: Tensor | 
     return total
 
 
+MEGATRON_SPLIT = 3072
+"""The same of Megatron-Core's kernel (`LCE_FWD_VOCAB_SPLIT_SIZE`, `LCE_BWD_VOCAB_SPLIT_SIZE`)."""
 SPLIT = 9504
 """Columns of the vocabulary whose gradient of the logits the fused kernel has at a time (`kernels.py`, _Split_Dlogits_N)."""
 Tensors = tuple[Tensor, ...]
@@ -270,6 +279,35 @@ def fused(c: Context, name: str, hidden: Tensor, weight: Param) -> Module[Tensor
         backward=backward, part="head", work=(gemm(c, weight, c.seq.local * c.batch.size),),
     )  # fmt: skip
     return (yield from _reduced(c, name, (found,)))
+
+
+def linear_cross_entropy(c: Context, name: str, hidden: Tensor, weight: Param) -> Module[Tensor]:
+    """Losses per token from hidden states, gathered over the sequence-parallel ranks. The gradient of the hidden states is summed in fp32
+    over splits of the vocabulary; that of the weight is not written into the gradient buffer."""
+    rows = (c.seq, c.batch)
+    ce = f"{name}.cross_entropy"
+    out = c.new(f"{name}.losses", *rows, dtype="fp32")
+    mask = c.new(f"{name}.loss_mask", *rows, dtype="fp32")
+    read = hidden
+    if c.sp_many:
+        read = c.region(f"{name}.hidden gathered", c.hidden)
+        yield Op(f"{name}.gather", (hidden,), (read,))
+    statistics = [c.new(f"{ce}.{what}", *rows, dtype="fp32") for what in ("maximum", "sum of exponentials")]
+    columns = weight.shape[0]
+    splits = Dim("splits of the vocab", -(-columns.local // MEGATRON_SPLIT))
+    partial = tuple(c.new(f"{ce}.{what} of a split", *rows, splits, dtype="fp32") for what in ("maximum", "sum"))
+    part = Dim("vocab of a split", smallest(columns.local, MEGATRON_SPLIT))
+    backward = (
+        *(read.like(f"{ce}.hidden grad in fp32{more}", "fp32") for more in ("", ", of a split")),
+        c.new(f"{ce}.logits grad of a split", *rows, part),
+        c.new(f"{weight.name}.wgrad", *weight.shape),
+    )
+    labels = c.new(f"{ce}.labels", *rows, dtype="int64")
+    yield Op(
+        f"{name}.linear_cross_entropy", (read,), (out,), (read, *statistics, labels), forward=partial, backward=backward, part="head",
+        work=(gemm(c, weight, c.seq.local * c.batch.size),),
+    )  # fmt: skip
+    return (yield from _reduce(c, name, out, mask))
 
 
 def _of_splits(c: Context, name: str, weight: Param) -> tuple[Tensors, Tensors, Tensors]:
