@@ -47,6 +47,10 @@ SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
 ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu", "situ")
 
 
+LOOKED_UP = "tables of n-grams"
+"""What parts are called that a token looks up."""
+
+
 @dataclass(frozen=True)
 class Model(CompressedModel, KimiModel, Gemma4Model, FalconModel):
     """A decoder-only GPT-like model. `None` means: derived from the other fields, or absent."""
@@ -210,7 +214,8 @@ class Model(CompressedModel, KimiModel, Gemma4Model, FalconModel):
     foreign_layers: tuple[tuple[str, int], ...] = field(
         default=(), metadata={"help": "", "internal": True, "kind": "list"}
     )
-    """Parameters of parts that Megatron-Core does not have: counted, never estimated."""
+    """Parameters of parts that Megatron-Core does not have: counted, never estimated. Of those whose name begins with `LOOKED_UP` a token
+    uses a few rows."""
     towers: tuple[Tower, ...] = field(default=(), metadata={"help": "", "internal": True, "kind": "list"})
     """Vision and audio towers in front of the language model."""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..job.layout import Layout
-from ..job.model import Model
+from ..job.model import LOOKED_UP, Model
 from ..job.training import Training
 from .context import Context
 from .layers import Declaration, embedding_unit, final_norm_unit, layer_unit, mtp_unit, output_unit, towers_unit
@@ -41,10 +41,11 @@ def count_parameters(model: Model) -> Count:
         size, _ = _sums(c, unit)
         total, active = total + size, active + size
     extra = sum(n for _, n in model.foreign_layers)
+    asleep = sum(n for name, n in model.foreign_layers if name.startswith(LOOKED_UP))
     mtp = _sums(c, mtp_unit(c, owns_embedding=False))[0] if model.mtp else 0
     if mtp and model.stream == "several":  # the norm in front of it is not its own
         mtp -= _sums(c, final_norm_unit(c))[0]
-    return Count(total + extra, active + extra, mtp)
+    return Count(total + extra, active + extra - asleep, mtp)
 
 
 def _sums(c: Context, unit: Declaration) -> tuple[int, int]:

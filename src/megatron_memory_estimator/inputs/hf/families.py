@@ -28,7 +28,7 @@ from .dense import (
 )
 from .fields import Converted, Fields
 from .gemma import gemma2, gemma3, gemma4
-from .hybrid import falcon_h1, nemotron_h, qwen_next
+from .hybrid import falcon_h1, nemotron_h, qwen4_exp, qwen_next
 from .moe import (
     DENSE_WIDTH,
     bailing,
@@ -154,6 +154,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_next": qwen_next,
     "qwen3_5_text": qwen_next,
     "qwen3_5_moe_text": qwen_next,
+    "qwen4_exp_text": qwen4_exp,
     "nemotron_h": nemotron_h,
     "kimi_linear": kimi_k3,
     "kimi_k3": kimi_k3,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from ...errors import ConfigError, UnsupportedError
 from ...job.layer_kinds import MOST_LAYERS
+from ...job.model import LOOKED_UP
 from ...wording import any_of, shown
 from .fields import Converted, Fields, Provider
 from .moe import routed, sparse_step
+from .ngram import tables
 
 
 def qwen_next(f: Fields) -> Converted:
@@ -34,6 +36,45 @@ def qwen_next(f: Fields) -> Converted:
         settings["moe_shared_expert_intermediate_size"] = f.whole("shared_expert_intermediate_size")
         settings["moe_shared_expert_gate"] = True
     return Converted(settings)
+
+
+def qwen4_exp(f: Fields) -> Converted:
+    """Qwen3.8-Flash-Next: Gated DeltaNet and sparse attention with an indexer, several residual streams that are mixed in the place of
+    norms, experts in every layer, and tables of n-grams beside one of them.
+
+    Sources: huggingface/transformers 5.23 `models/qwen4_exp`; NVIDIA/Megatron-LM pull requests 7553 and 7393.
+    """
+    found = qwen_next(f)
+    h, layers, streams = f.count("hidden_size"), f.count("num_hidden_layers"), f.whole("hc_count")
+    linear = found.settings["linear_attention_freq"]
+    sparse = len(linear) - sum(linear)
+    wide, low = streams * h, f.whole("hc_lowrank")
+    mixing = wide + 2 * low * wide
+    heads, d = f.whole("indexer_n_heads"), f.whole("indexer_head_dim")
+    indexer = (heads + f.whole("indexer_kv_heads")) * d * h + 2 * d
+    memory, ngrams = f.whole("ple_embed_dim"), range(2, f.whole("ngram_size") + 1)
+    number = len(ngrams) * f.whole("heads_per_ngram")
+    rows = sum(tables(f.whole("ngram_vocab_size_base"), number))
+    padding = f.whole("make_ngram_vocab_size_divisible_by", default=1)
+    width = memory // number
+    fused = memory * wide + memory * h + 3 * wide + wide * f.whole("ple_conv_kernel_size")
+    beside = len(f.items("ple_layer_ids"))
+    f.implied(output_gate_type="sigmoid", mtp_use_dedicated_embeddings=False)
+    for name in ("indexer_budget", "indexer_compress_ratio", "split_ngram_parts", "mtp", "mamba_ssm_dtype"):
+        f.raw(name)  # no parameter has them
+    return found._replace(
+        extra=(
+            (
+                "mixing of residual streams, in the place of norms",
+                2 * layers * (mixing + streams * wide) + mixing - (2 * layers + 1) * h,
+            ),
+            ("indexers", sparse * indexer),
+            ("fusion of n-grams", beside * fused),
+            (f"{LOOKED_UP} ({rows:,} rows)", beside * -(-rows // padding) * padding * width),
+        ),
+        refusal="sparse attention with an indexer, mixed residual streams and tables of n-grams (Qwen3.8-Flash-Next) are in no release of "
+        f"Megatron-Core; expert-parallel ranks alone share its {beside * rows * width / 1e9:.1f} billion parameters of tables",
+    )
 
 
 SYMBOLS = {
