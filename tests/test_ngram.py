@@ -26,6 +26,16 @@ FLASH_NEXT = {
     "shared_expert_intermediate_size": 640, "tie_word_embeddings": False, "vocab_size": 248320,
 }  # fmt: skip
 """Qwen/Qwen3.8-Flash-Next, config.json."""
+V41_FLASH = {
+    "model_type": "deepseek_v41_text", "compress_ratios": [0, 0, *[2] * 18, *[1] * 20, 0, 0, 0], "engram_head_dim": 256,
+    "engram_layer_ids": [1, 14], "engram_max_ngram_size": 4, "engram_n_heads": 8, "engram_num_embeddings": [384006168, 384016682],
+    "engram_vocab_size": 16000000, "hc_mult": 4, "head_dim": 512, "hidden_act": "silu", "hidden_size": 5120, "index_head_dim": 128,
+    "index_n_heads": 32, "index_source_layer_ids": [2, 8, 14, 20, 24, 28, 32, 36], "kv_source_layer_ids": [2, 8, 14, 20],
+    "max_position_embeddings": 1048576, "moe_intermediate_size": 2304, "n_routed_experts": 384, "n_shared_experts": 1,
+    "num_attention_heads": 64, "num_experts_per_tok": 6, "num_hidden_layers": 40, "num_key_value_heads": 1, "o_groups": 8,
+    "o_lora_rank": 1024, "q_lora_rank": 1280, "scoring_func": "sqrtsoftplus", "tie_word_embeddings": False, "vocab_size": 129280,
+}  # fmt: skip
+"""The text part of deepseek-ai/DeepSeek-V4.1-Flash, config.json."""
 QWEN = tables(20_000_000, 16)
 V41 = tables(16_000_000, 24), tables(16_000_000, 24, behind=24)
 
@@ -50,6 +60,19 @@ def test_expert_parallel_ranks_share_the_rows_of_each_table(
     assert rows_of_rank(rows, expert_parallel) == first
     assert rows_of_rank(rows, expert_parallel, expert_parallel - 1) == last
     assert sum(rows_of_rank(rows, expert_parallel, rank) for rank in range(expert_parallel)) == sum(rows)
+
+
+def test_v41_is_counted_and_its_memory_refused(tmp_path: Path) -> None:
+    """Published: 552 billion parameters, and 196 in tables; 16 are active, without embedding and the fusion of n-grams."""
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(V41_FLASH))
+    count = count_parameters(job_from_parts(load(str(file)), 64, {}, habits=True).model)
+    in_tables = sum(map(sum, V41)) * 256
+    assert (in_tables, count.total) == (196_613_849_600, 748_494_654_064)
+    assert count.total - in_tables - 2 * 157_327_360 == 551_566_149_744
+    assert count.active - 129_280 * 5120 - 2 * 157_327_360 == 15_815_903_344
+    with pytest.raises(UnsupportedError, match=r"\(DeepSeek-V4\.1\) are in no release of Megatron-Core"):
+        estimate(TrainingJob.from_hf(str(file), 64))
 
 
 def test_flash_next_is_counted_and_its_memory_refused(tmp_path: Path) -> None:

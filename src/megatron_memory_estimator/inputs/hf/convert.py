@@ -19,7 +19,7 @@ PLAIN = {
 }  # fmt: skip
 NOT_PLAIN = (
     "expert", "lora", "moe", "mamba", "ssm", "linear_", "n_routed", "encoder", "kv_lora", "cross_attention", "attn_type",
-    "layer_types", "hybrid", "conv",
+    "layer_types", "hybrid", "conv", "post_norm", "postnorm", "lambda_",
 )  # fmt: skip
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 DEPTHS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")

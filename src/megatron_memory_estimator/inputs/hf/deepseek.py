@@ -2,7 +2,7 @@
 
 Kimi K3: Kimi Delta Attention and gated latent attention, attention residuals, experts in a narrower width.
 
-DeepSeek-V4 Flash and Pro: compressed sparse attention, experts by hash, hyper-connections.
+DeepSeek-V4 Flash and Pro: compressed sparse attention, experts by hash, hyper-connections. DeepSeek-V4.1: its parameters.
 
 Sources: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/deepseek/deepseek_v4_bridge.py`; huggingface/transformers
 `DeepseekV4Config`; NVIDIA/Megatron-LM `dev` (2f2f8ebae) `examples/moe_recipes/deepseek_v4_{flash,pro}`.
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
+from ...job.model import LOOKED_UP
 from ...wording import shown
 from .fields import Converted, Fields, Provider
 from .moe import first_dense, routed, sigmoid_moe
@@ -22,6 +23,7 @@ from .moe import first_dense, routed, sigmoid_moe
 def latent(f: Fields) -> dict[str, Any]:
     """Multi-latent attention; `q_lora_rank: null` means that the query is not compressed."""
     compressed = f.values.get("q_lora_rank", 1536)
+    f.implied(qk_head_dim=f.whole("qk_nope_head_dim", default=128) + f.whole("qk_rope_head_dim", default=64))
     return {
         "multi_latent_attention": True,
         "q_lora_rank": None if compressed is None else f.whole("q_lora_rank", default=1536),
@@ -136,7 +138,7 @@ def kimi_k3(f: Fields) -> Converted:
         "moe_layer_freq": first_dense(f),
         "moe_latent_size": f.count("routed_expert_hidden_size"),
         "moe_latent_norm": f.switch("latent_moe_use_norm", default=True),
-        "moe_shared_expert_intermediate_size": f.whole("num_shared_experts", default=0)
+        "moe_shared_expert_intermediate_size": f.whole("num_shared_experts", "n_shared_experts", default=0)
         * f.count("moe_intermediate_size")
         or None,
         "moe_router_score_function": "sigmoid",
@@ -200,6 +202,70 @@ def deepseek_v4(f: Fields) -> Converted:
         },
         warnings=(CODE,),
     )
+
+
+def deepseek_v41(f: Fields) -> Converted:
+    """DeepSeek-V4.1: V4 with keys and values that few layers compress and others share, tables of n-grams (Engram) beside two layers, and
+    drafts (DSpark) in the place of MTP, which are not counted. Counted by hand from the public config.json: no class of it is published.
+
+    Sources: NVIDIA/Megatron-LM pull requests 7224, 7231 and 7285, docs/models/deepseek_v41.md.
+    """
+    h, layers, width = f.count("hidden_size"), f.count("num_hidden_layers"), f.whole("moe_intermediate_size")
+    heads, d, query = f.whole("num_attention_heads"), f.whole("head_dim"), f.whole("q_lora_rank")
+    output, streams = f.count("o_groups") * f.count("o_lora_rank"), f.count("hc_mult", default=4)
+    own = (
+        query * h
+        + query
+        + heads * d * query
+        + d * h
+        + d
+        + output * heads * d // f.count("o_groups")
+        + h * output
+        + heads
+    )
+    plain = h * d * (2 * heads + 2 * f.whole("num_key_value_heads", default=1))
+    mixing = (streams * streams + 2 * streams) * streams * h + streams * streams + 2 * streams + 3
+    rates, sources = f.items("compress_ratios"), sorted(f.wholes("kv_source_layer_ids"))
+    compressors = sum((2 if rates[one] > 1 else 1) * d * h + d for one in sources)
+    keys, index = f.whole("index_n_heads"), f.whole("index_head_dim")
+    indexers = len(f.items("index_source_layer_ids")) * (keys * index * query + keys * h)
+    indexers += len(sources) * (index * d + index)
+    ngrams = f.whole("engram_max_ngram_size") - 1
+    memory = ngrams * f.whole("engram_n_heads") * f.whole("engram_head_dim")
+    rows, beside = sum(f.items("engram_num_embeddings")), len(f.items("engram_layer_ids"))
+    tabled = rows * f.whole("engram_head_dim")
+    fusion = beside * ((streams + 1) * h * memory + 2 * streams * h)
+    f.implied(num_key_value_heads=1, norm_topk_prob=True, scoring_func="sqrtsoftplus", topk_method="noaux_tc")
+    for name in UNCOUNTED_OF_V41:
+        f.raw(name)
+    return Converted(
+        {
+            **routed(f, aux="seq_aux_loss"),
+            "moe_layer_freq": 1,
+            "moe_shared_expert_intermediate_size": f.whole("n_shared_experts", default=1) * width or None,
+            "ffn_hidden_size": width,
+            "mtp_num_layers": 0,
+        },
+        extra=(
+            ("compressed attention, in the place of a plain one", layers * (own - plain)),
+            ("compressors of keys and values", compressors),
+            ("indexers", indexers),
+            ("hyper-connections", 2 * layers * mixing),
+            ("fusion of n-grams", fusion),
+            (f"{LOOKED_UP} ({rows:,} rows)", tabled),
+        ),
+        refusal="keys and values that layers share, single-pass hyper-connections and tables of n-grams (DeepSeek-V4.1) are in no release "
+        f"of Megatron-Core; expert-parallel ranks alone share its {tabled / 1e9:.1f} billion parameters of tables",
+    )
+
+
+UNCOUNTED_OF_V41 = (
+    "candidate_block_size", "candidate_source_layer_id", "candidate_topk_blocks", "compress_rope_theta", "dspark_block_size",
+    "dspark_markov_rank", "dspark_n_routed_experts", "dspark_num_experts_per_tok", "dspark_target_layer_ids", "num_nextn_predict_layers",
+    "engram_compressed_vocab_size", "engram_pad_token_id", "engram_vocab_size", "hc_sinkhorn_iters", "index_topk", "qk_rope_head_dim",
+    "routed_scaling_factor", "sliding_window", "swiglu_limit",
+)  # fmt: skip
+"""Keys that say nothing of the parameters that are counted."""
 
 
 def ratios(f: Fields) -> tuple[int, ...]:

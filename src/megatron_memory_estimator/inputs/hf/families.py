@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .deepseek import deepseek, deepseek_v4, glm_lite, kimi_k3, sarvam_mla
+from .deepseek import deepseek, deepseek_v4, deepseek_v41, glm_lite, kimi_k3, sarvam_mla
 from .dense import (
     cohere,
     falcon,
@@ -148,6 +148,7 @@ FAMILIES: dict[str, Family] = {
     "deepseek_v3": deepseek,
     "deepseek_v32": deepseek,
     "deepseek_v4": deepseek_v4,
+    "deepseek_v41_text": deepseek_v41,
     "kimi_k2": deepseek,
     "glm_moe_dsa": deepseek,
     "glm4_moe_lite": glm_lite,

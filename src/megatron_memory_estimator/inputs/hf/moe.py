@@ -128,7 +128,7 @@ def dots1(f: Fields) -> Converted:
 
 def sigmoid_moe(f: Fields) -> dict[str, Any]:
     """Sigmoid routing with an expert bias, `num_shared_experts` shared experts, dense first layers (Hy3, Sarvam)."""
-    shared = f.whole("num_shared_experts", default=1) * f.whole("moe_intermediate_size")
+    shared = f.whole("num_shared_experts", "n_shared_experts", default=1) * f.whole("moe_intermediate_size")
     return {
         **routed(f),
         "moe_layer_freq": first_dense(f),
