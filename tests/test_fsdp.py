@@ -106,6 +106,28 @@ def test_torch_fsdp2_shards_everything_and_keeps_one_unit_ahead() -> None:
     assert beside(found)[0] == {"FSDP gathered weights": 2 * 2 * LAYER}
 
 
+SECOND: dict[str, Any] = {
+    "megatron_fsdp_version": 2, "megatron_core_version": "0.20", "use_distributed_optimizer": False, "gradient_accumulation_fusion": False,
+    "megatron_fsdp_main_grads_dtype": "auto",
+}  # fmt: skip
+
+
+def test_the_second_version_rests_at_sixteen_bytes_and_has_four_whole_buffers() -> None:
+    """`tests/unit_tests/distributed/mfsdp_v2/test_memory.py` (Megatron-LM main d98e8a64): at rest 2 W / N with weights and gradients of W,
+    and 4 bytes each of main weights; above that a step has the weight in use, the next one, a whole gradient and what goes into the
+    reduce-scatter, less than 5 W."""
+    found = stage(**SECOND)
+    resting = sum(
+        s.nbytes for s in found.rank.states if s.since != "step"
+    )  # the step itself has a fp32 copy of the gradients too
+    assert resting == pytest.approx((2 + 2 + 4 + 8) * TOTAL / GPUS, rel=1e-6)
+    forward, backward = beside(found)
+    weight = 2 * LAYER
+    assert forward == {"FSDP gathered weights": 2 * weight}
+    assert backward == {**forward, "FSDP gradients before reduce-scatter": 2 * weight}
+    assert sum(backward.values()) == 4 * weight
+
+
 def test_more_ranks_never_cost_more_state() -> None:
     sizes = [sum(parts(estimate(small_job(n, use_megatron_fsdp=True)).stages[0])) for n in (1, 2, 4, 8)]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > sizes[-1]

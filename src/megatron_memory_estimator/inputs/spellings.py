@@ -199,8 +199,11 @@ def _balancing(out: dict[str, Any]) -> None:
 
 
 def _fully_sharded(out: dict[str, Any]) -> None:
-    """What Megatron-LM sets beside Megatron-FSDP (`megatron/training/arguments.py`, validate_args)."""
-    if out.get("use_megatron_fsdp"):
+    """What Megatron-LM sets beside Megatron-FSDP (`megatron/training/arguments.py`, validate_args); its version 2 has neither."""
+    if out.get("use_megatron_fsdp") and out.get("megatron_fsdp_version", 1) == 2:
+        out.setdefault("use_distributed_optimizer", False)
+        out.setdefault("gradient_accumulation_fusion", False)
+    elif out.get("use_megatron_fsdp"):
         out["use_distributed_optimizer"] = True
 
 

@@ -39,7 +39,8 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "async_save",
     ),
     "full sharding": (
-        "use_megatron_fsdp", "data_parallel_sharding_strategy", "outer_dp_sharding_strategy", "fsdp_double_buffer", "nccl_ub",
+        "use_megatron_fsdp", "megatron_fsdp_version",
+        "data_parallel_sharding_strategy", "outer_dp_sharding_strategy", "fsdp_double_buffer", "nccl_ub",
         "suggested_communication_unit_size", "megatron_fsdp_main_grads_dtype", "megatron_fsdp_main_params_dtype",
         "use_torch_fsdp2", "torch_fsdp2_reshard_after_forward", "init_model_with_meta_device", "use_cpu_initialization",
         "keep_fp8_transpose_cache",

@@ -177,6 +177,7 @@ class Settings(TypedDict, total=False):
     exp_avg_sq_dtype: Literal["fp32", "fp16", "bf16", "fp8"]  # precision-aware: second moment
     store_param_remainders: bool  # precision-aware: main parameters as int16 remainders of bf16 weights
     use_megatron_fsdp: bool  # Megatron-FSDP instead of DDP
+    megatron_fsdp_version: int  # Megatron-FSDP: which implementation, 1 or 2
     data_parallel_sharding_strategy: Literal["no_shard", "optim", "optim_grads", "optim_grads_params"]  # Megatron-FSDP: what is sharded
     outer_dp_sharding_strategy: Literal["no_shard", "optim"]  # Megatron-FSDP: what is sharded over optimizer instances too (HSDP)
     init_model_with_meta_device: bool  # fully sharded: the model is built on the meta device, and not whole on the GPU first

@@ -322,6 +322,7 @@ class Training(Loss, Checkpointing, CompressedTraining, TowerTraining, Recomputi
     exp_avg_sq_dtype: str = setting("fp32", "precision-aware: second moment", choices=("fp32", "fp16", "bf16", "fp8"))
     store_param_remainders: bool = setting(True, "precision-aware: main parameters as int16 remainders of bf16 weights")
     use_megatron_fsdp: bool = setting(False, "Megatron-FSDP instead of DDP")
+    megatron_fsdp_version: int = setting(1, "Megatron-FSDP: which implementation, 1 or 2")
     data_parallel_sharding_strategy: str = setting(
         "optim_grads_params", "Megatron-FSDP: what is sharded",
         choices=("no_shard", "optim", "optim_grads", "optim_grads_params"),

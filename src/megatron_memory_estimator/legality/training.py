@@ -9,7 +9,7 @@ from ..job.model import Model
 from ..job.pipeline import interleaved
 from ..job.training import Training
 from ..modules.kinds import kinds_in
-from ..rules import Violation, broken, broken_if
+from ..rules import CP, PP, TP, Violation, broken, broken_if
 from ..states.buffers import by_layout, deals_whole
 from ..states.optimizers import OPTIMIZERS
 from ..wording import all_of
@@ -75,6 +75,8 @@ def fully_sharded(model: Model, layout: Layout, training: Training) -> Iterator[
             yield broken("megatron-fsdp-optimizer", optimizer=t.optimizer)
         if t.peft != "none":
             yield broken("megatron-fsdp-with-peft")
+    if t.megatron_fsdp_version != 1:
+        yield from _second_version(model, layout, t)
     whole = t.use_megatron_fsdp and t.data_parallel_sharding_strategy == "optim_grads_params"
     if t.outer_dp_sharding_strategy == "optim" and not whole:
         yield broken("outer-sharding-needs-megatron-fsdp")
@@ -92,6 +94,42 @@ def fully_sharded(model: Model, layout: Layout, training: Training) -> Iterator[
             (not t.torch_fsdp2_reshard_after_forward, "torch-fsdp2-without-resharding"),
         )
     )
+
+
+SECOND_VERSION = (0, 20)
+"""The Megatron-Core that has version 2 of Megatron-FSDP."""
+
+
+def _second_version(model: Model, layout: Layout, t: Training) -> Iterator[Violation]:
+    """What version 2 of Megatron-FSDP needs and excludes."""
+    if t.megatron_fsdp_version != 2:
+        yield broken("megatron-fsdp-versions")
+        return
+    split = {TP: layout.tp, PP: layout.pp, CP: layout.cp}
+    excluded = {
+        "outer_dp_sharding_strategy": t.outer_dp_sharding_strategy != "no_shard",
+        "gradient_accumulation_fusion": t.gradient_accumulation_fusion,
+        "fp8, fp4 and fp16": bool(t.low_precision) or t.params_dtype == "fp16",
+        "CUDA graphs": t.cuda_graph_impl != "none",
+        "fsdp_double_buffer and use_nccl_ub": t.double_buffered,
+        "delay_wgrad_compute": t.delay_wgrad_compute,
+        "use_distributed_optimizer": t.use_distributed_optimizer,
+        "optimizer_cpu_offload": t.optimizer_cpu_offload,
+    }
+    names = [name for name, on in excluded.items() if on]
+    whole = t.data_parallel_sharding_strategy == "optim_grads_params"
+    yield from broken_if(
+        (
+            (not t.use_megatron_fsdp, "megatron-fsdp-2-needs-fsdp"),
+            (t.mcore < SECOND_VERSION, "megatron-fsdp-2-of-newer-version"),
+            (not whole, "megatron-fsdp-2-shards-all"),
+            (model.has_moe, "megatron-fsdp-2-with-experts"),
+        )
+    )
+    if any(size > 1 for size in split.values()):
+        yield broken("megatron-fsdp-2-degrees", split)
+    if names:
+        yield broken("megatron-fsdp-2-excludes", names=all_of(names))
 
 
 def sequence_parallel(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:

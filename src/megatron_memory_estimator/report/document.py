@@ -347,7 +347,8 @@ def features_text(t: Training) -> Iterator[str]:
         kept = ", weights in low precision" if t.low_precision_weights else ""
         yield f"{'fp4' if t.fp4 else f'fp8 {t.fp8}'} {t.low_precision}{kept}"
     if t.use_megatron_fsdp:
-        yield f"Megatron-FSDP {t.data_parallel_sharding_strategy}"
+        version = "" if t.megatron_fsdp_version == 1 else f" {t.megatron_fsdp_version}"
+        yield f"Megatron-FSDP{version} {t.data_parallel_sharding_strategy}"
     if t.use_torch_fsdp2:
         yield "torch FSDP2"
     if t.peft != "none":

@@ -12,6 +12,9 @@ A unit is one layer; everything else (embedding, output layer, final norm) is ga
 F is the data-parallel group (times context parallelism) of one instance; with outer sharding `optim` the optimizer state is
 also sharded over the instances. torch FSDP2 shards as optim_grads_params and keeps one unit ahead.
 
+So does version 2 of Megatron-FSDP (`mcore_fsdp_adapter.py`, FullyShardedDataParallelV2, of Megatron-LM's main), which has at most four
+whole buffers, two of weights and two of gradients (`tests/unit_tests/distributed/mfsdp_v2/test_memory.py`).
+
 Source: Megatron-LM `megatron/core/distributed/fsdp/src/megatron_fsdp/param_and_grad_buffer.py`, `megatron_fsdp.py`,
 `torch_fully_sharded_data_parallel.py`.
 """
@@ -79,7 +82,7 @@ def gathered(
         return (), ()
     ahead = numel
     reduced = numel
-    if t.use_megatron_fsdp and units:
+    if t.megatron_fsdp_version == 1 and t.use_megatron_fsdp and units:
         size = t.suggested_communication_unit_size or largest(UNIT_SIZE, 2 * numel)
         ahead = ceil_div(size // 2, numel) * numel
         reduced = ceil_div(size, numel) * numel
@@ -96,7 +99,9 @@ def gathered(
                 gathered_dtype(c),
             ),
         )
-    if level >= 2 and units and not t.double_buffered:  # outside units a gradient is its op's own scratch
+    if level >= 2 and (units or t.megatron_fsdp_version == 2) and not t.double_buffered:
+        # outside units a gradient is its op's own scratch; version 2 copies it for its reduce-scatter
+        reduced = reduced if units else 0
         whole = smallest(numel + reduced, total)
         grads = (tensor(f"{name}FSDP gradients before reduce-scatter", (Dim("elements", whole),), grad_dtype(c)),)
     return weights, (*weights, *transposed(c, name, numel), *grads)
