@@ -140,8 +140,8 @@ class Found:
     """Whether no layout surely holds every phase of the run, so that the plans are those that train."""
     asked: TrainingJob | None = None
     """The job that was planned."""
-    thinned: str = ""
-    """What was searched of a space that is too large without NumPy."""
+    thinned: tuple[str, ...] = ()
+    """What was searched of a space that is too large without NumPy, as a sentence."""
 
     def __repr__(self) -> str:
         best = f", the first {self.plans[0]!r}" if self.plans else ""

@@ -20,7 +20,7 @@ from ..throughput.machine import Efficiency
 from ..wording import all_of, any_count, counted
 from .base import base_job, fewest, state_bytes
 from .found import Found, Plan
-from .space.axes import axis_name
+from .space.axes import Space, axis_name
 from .space.features import BASIC, FEATURES, of_state, variants, with_features
 from .space.modelled import not_searched
 from .space.words import space_of
@@ -97,8 +97,6 @@ def plan(
     def on(gpus: tuple[int, ...], asked: TrainingJob, *, nearest: bool) -> Planned:
         base, said = base_job(asked, gpus, global_batch_size)
         space = space_of(base, {**words, "num_gpus": ",".join(map(str, gpus))}, everything=complete)
-        if "recompute" in words and (left_out := not_searched(base, space)):
-            said = [*said, left_out]
         found = search(
             base,
             space,
@@ -115,13 +113,17 @@ def plan(
             given={"num_gpus", *map(axis_name, words)},
         )
         found.asked = asked
-        if found.thinned:
-            said = [found.thinned, *said]
-        return Planned(found, (*features_said(found), *said))
+        return Planned(found, (*found.thinned, *features_said(found), *said, *_left_out(words, base, space)))
 
     if not fewest_gpus:
         return _held(on, worlds or (job.layout.world_size,), job)
     return _fewest(on, sorted(fewest(worlds, job.gpu.gpus_per_node)), job, limit, least_state(job, words))
+
+
+def _left_out(words: Mapping[str, str], base: TrainingJob, space: Space) -> Iterator[str]:
+    """The sets of recomputation that are asked for and not searched."""
+    if "recompute" in words and (left_out := not_searched(base, space)):
+        yield left_out
 
 
 def _words(axes: Mapping[str, str], job: TrainingJob) -> dict[str, str]:

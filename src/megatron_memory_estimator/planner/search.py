@@ -107,7 +107,7 @@ def search(
             ):
                 found.space, found.illegal = part, Counter()
                 legal = shared.legal_space(base, found, watch)
-            found.thinned = f"{THINNED}: {kept_of(whole, found.space)}, of {layouts:,} legal layouts"
+            found.thinned = (f"{THINNED}: {kept_of(whole, found.space)}, of {layouts:,} legal layouts",)
         found.legal = watch.total = legal.layouts
         if not found.legal:
             raise nothing_legal(base, found, watch)

@@ -53,13 +53,42 @@ def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
         refused.append(f"{dest}={shown(value)}")
     if refused:
         verb = "argument {} is" if len(refused) == 1 else "arguments {} are"
-        raise UnsupportedError(f"Megatron {verb.format(', '.join(refused))} not modelled")
+        known = dict.fromkeys(KNOWN[dest] for dest in given if dest in KNOWN and _stated(dest, given[dest], by_dest))
+        more = "".join(f". Known of it: {one}" for one in known)
+        raise UnsupportedError(f"Megatron {verb.format(', '.join(refused))} not modelled{more}")
     notes = [f"not modelled and ignored: {', '.join(sorted(ignored))}"] if ignored else []
     notes += uncounted(given)
     notes += [
         f"--spec {spec} is not read; its layers are taken as Megatron-LM's own, as the arguments say" for spec in specs
     ]
     return tuple(notes)
+
+
+SHARDS = (
+    "GTP cuts weights, gradients and optimizer state of every linear over N / tp more ranks, which read other data, and keeps a whole "
+    "buffer for each shape of weight"
+)
+NGRAMS = (
+    "each of its tables, whose length is the next prime, is cut over expert-parallel ranks alone: 18 bytes for each parameter of a rank "
+    "with Adam at expert data parallelism of 1"
+)
+LENGTHS = "how many ranks share a sample follows its length; a rank has at most max_seqlen_per_dp_cp_rank tokens"
+KNOWN = {
+    "chunked_optimizer_state_offload": "moments and main parameters are in host memory between steps; about two chunks of "
+    "optimizer_state_offload_chunk_size_mb, and a window of main parameters, are on the GPU in a step",
+    "tensor_parallel_num_weight_shards": SHARDS,
+    "expert_tensor_parallel_num_weight_shards": SHARDS,
+    "engram_vocab_sizes": NGRAMS,
+    "engram_layer_ids": NGRAMS,
+    "dynamic_context_parallel": LENGTHS,
+    "hybrid_context_parallel": LENGTHS,
+}
+"""What is known of arguments that are not modelled (Megatron-LM `docs/api-guide/core/generalized_tensor_parallel.md`, pull requests 7231
+and 5103, dev of August 2026)."""
+
+
+def _stated(dest: str, value: Any, by_dest: Mapping[str, Argument]) -> bool:
+    return value != by_dest[dest].default and value not in (None, False)
 
 
 UNMODELLED = {
