@@ -111,7 +111,7 @@ def test_aliases_have_the_shape_of_their_model_or_say_why_not(monkeypatch: pytes
         assert sized.items() <= {**same.config, **sized}.items() and found.name == one.id
         assert all(found.config[name] == same.config[name] for name in sized)
         assert any("is recalled to have" in warning for warning in found.warnings) == (one.how == "recalled")
-    assert taken == 119
+    assert taken == 120
 
 
 def test_the_config_of_the_model_itself_wins(monkeypatch: pytest.MonkeyPatch) -> None:
