@@ -12,7 +12,7 @@ from megatron_memory_estimator.inputs.catalog import aliases, entries
 from megatron_memory_estimator.inputs.hf import hub
 from megatron_memory_estimator.inputs.hf.load import UNKNOWN, load
 from megatron_memory_estimator.job.hardware import CATALOGUE, GIB, MEMORY_ONLY, find_gpu
-from megatron_memory_estimator.report.page import _frozen
+from megatron_memory_estimator.report.page import frozen
 from megatron_memory_estimator.throughput import throughput
 
 
@@ -73,7 +73,7 @@ def test_the_memory_that_a_run_may_take_is_a_setting() -> None:
 
 
 def test_a_page_of_a_gpu_without_rates_says_why_it_has_no_lanes() -> None:
-    held = _frozen(estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="MI300X")))
+    held = frozen(estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="MI300X")))
     [lanes] = [one for one in held["documents"] if one["tool"] == "lanes"]
     assert "so step times are not known" in lanes["error"]
 

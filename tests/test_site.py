@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from megatron_memory_estimator.web import static
 from megatron_memory_estimator.web.static import (
     ALONE,
     FILES,
+    FIRST,
     LISTED,
     SERVED,
     Release,
@@ -114,6 +116,21 @@ def test_the_page_of_a_site_says_that_a_worker_answers_it(tmp_path: Path) -> Non
     alone = site(given(tmp_path), release=RELEASE)["index.html"].decode()
     assert SERVED in served and ALONE in alone
     assert alone.replace('content="worker"', 'content="http"') == served
+
+
+def test_a_site_holds_the_documents_of_the_run_that_it_opens_with(tmp_path: Path) -> None:
+    files = site(given(tmp_path), release=RELEASE)
+    held = json.loads(files["first.json"])
+    example = re.search(r"EXAMPLE: Run = (\{.*\});", (ROOT / "web/src/address.ts").read_text())
+    assert example and json.loads(re.sub(r"(\w+):", r'"\1":', example[1])) == held["run"] == FIRST
+    for one in held["documents"]:
+        asked = {**FIRST, **one["arguments"], "detail": "full"}
+        found = answered({"tool": one["tool"], "arguments": asked, "folder": None, "seconds": 60, "hub": False})
+        assert json.loads(json.dumps(found["answer"])) == one["answer"], one["tool"]
+    assert {one["tool"] for one in held["documents"]} == {"estimate", "lanes", "moment"} and len(
+        files["first.json"]
+    ) < 60_000
+    assert files[".nojekyll"] == b"" and b"sdk: static" in files["README.md"]
 
 
 def test_words_of_a_site_link_to_its_documentation(tmp_path: Path) -> None:

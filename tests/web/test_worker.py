@@ -163,6 +163,16 @@ def test_a_plan_without_numpy_is_the_librarys(tried: tuple[Page, list[str]], sit
     assert len(answer["answer"]["plans"]) > 3 and not elsewhere
 
 
+def test_the_first_screen_needs_no_engine(tried: tuple[Page, list[str]], site: str) -> None:
+    page, elsewhere = tried
+    page.route("**/pyodide/**", lambda route: None)  # never answered
+    page.goto(site)
+    expect(page.locator(".verdict")).to_contain_text("Fits")
+    expect(page.locator("svg.timeline")).to_be_visible()
+    expect(page.locator("section[aria-label^='Alive on stage']").first).to_be_visible()
+    assert not elsewhere
+
+
 JOBS, SEARCHES = 50, 6
 
 

@@ -82,14 +82,20 @@ const Results = ({ found, current, stale, busy }: { found: Estimate; current: bo
   );
 };
 
-/** How much of the engine is there, while it loads into the page. */
-const Starting = () => {
+/** How much of the engine is there, while it loads into the page; `alone` where there is nothing else to see. */
+const Starting = ({ alone }: { alone: boolean }) => {
   const [loading, setLoading] = useState<Loading | null>(null);
   useEffect(() => {
     const hear = (event: Event) => setLoading((event as CustomEvent<Loading>).detail);
+    const ready = () => setLoading(null);
     window.addEventListener("loading-engine", hear);
-    return () => window.removeEventListener("loading-engine", hear);
+    window.addEventListener("ready-engine", ready);
+    return () => {
+      window.removeEventListener("loading-engine", hear);
+      window.removeEventListener("ready-engine", ready);
+    };
   }, []);
+  if (!alone && !loading) return null;
   const share = loading?.total ? Math.min(1, loading.bytes / loading.total) : undefined;
   return (
     <section class="card busy" role="status">
@@ -124,7 +130,7 @@ export const EstimateView = () => {
       )}
       <div>
         {error !== undefined && <Refused key={error} error={error} questions={questions ?? []} />}
-        {!found && busy && <Starting />}
+        <Starting alone={!found && busy} />
         {found && error === undefined && <Results found={found} current={fresh} stale={busy} busy={busy} />}
       </div>
     </main>

@@ -30,7 +30,7 @@ def page_report(estimate: Estimate) -> str:
     script = page["page.js"].replace("</script", "<\\/script").strip()
     style = page["page.css"].strip()
     policy = POLICY.format(script=_checksum(script), style=_checksum(style))
-    held = f'<script type="application/json" id="frozen">{_packed(_frozen(estimate))}</script>'
+    held = f'<script type="application/json" id="frozen">{_packed(frozen(estimate))}</script>'
     parts = {
         r'content="default-src[^"]*"': f'content="{policy}"',
         r'<link rel="stylesheet"[^>]*>': f"<style>{style}</style>",
@@ -64,13 +64,14 @@ def _packed(document: dict[str, Any]) -> str:
     return base64.b64encode(data).decode()
 
 
-def _frozen(estimate: Estimate) -> dict[str, Any]:
+def frozen(estimate: Estimate, most_tensors: int | None = None) -> dict[str, Any]:
     """The documents, each with the tool and the arguments that it answers, and the address of the page."""
     name = quote(estimate.job.name or "run", safe="/")
-    return {"address": f"#/estimate?model={name}", "documents": list(_documents(estimate))}
+    most = MOST_TENSORS if most_tensors is None else most_tensors
+    return {"address": f"#/estimate?model={name}", "documents": list(_documents(estimate, most))}
 
 
-def _documents(estimate: Estimate) -> Iterator[dict[str, Any]]:
+def _documents(estimate: Estimate, most_tensors: int) -> Iterator[dict[str, Any]]:
     yield {"tool": "estimate", "arguments": {}, "answer": estimate.to_dict()}
     try:
         lanes = lanes_document(estimate)
@@ -82,7 +83,7 @@ def _documents(estimate: Estimate) -> Iterator[dict[str, Any]]:
     held = 0
     for stage, lane in sorted(both, key=lambda one: -one[0].peak_allocated_bytes):  # the fullest stages whole
         for first, *others in _alike(lane):
-            if held > MOST_TENSORS and first not in (lane["peak_moment"], lane["columns"]["index"][-1]):
+            if held >= most_tensors and first not in (lane["peak_moment"], lane["columns"]["index"][-1]):
                 continue
             found = moment_document(stage, first)
             held += len(found["tensors"])

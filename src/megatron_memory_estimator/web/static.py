@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -189,7 +189,13 @@ def site(
     archives = {LIBRARY: python[LIBRARY], ENGINE: archived(contents())}
     compiled = compiled_archives(python, archives)
     archives = compiled or archives
-    files = {**_page(with_docs=docs is not None), **_docs(docs), wheel_name(): wheel(files_of(archives[ENGINE]))}
+    files = {
+        **_page(with_docs=docs is not None),
+        **_docs(docs),
+        **_first(),
+        **_hosted(),
+        wheel_name(): wheel(files_of(archives[ENGINE])),
+    }
     # modules are named .js in a site, because some file servers give .mjs a type that browsers refuse
     files |= {f"pyodide/{name.replace('.mjs', '.js')}": content for name, content in python.items()}
     files[f"pyodide/{LIBRARY}"] = archives[LIBRARY]
@@ -207,6 +213,40 @@ def site(
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())},
     }
     return {**files, LISTED: (json.dumps(listed, indent=1) + "\n").encode()}
+
+
+FIRST: dict[str, Any] = {
+    "model": "meta-llama/Llama-3.1-8B",
+    "num_gpus": 8,
+    "settings": {"tensor_model_parallel_size": 2},
+}
+"""The run that the page opens with (`web/src/address.ts`, EXAMPLE): a site holds its documents, which are there before the engine."""
+SPACE = """---
+title: Megatron memory
+sdk: static
+app_file: index.html
+pinned: false
+---
+
+GPU memory of Megatron training runs, computed in this tab: nothing that is typed leaves it.
+"""
+"""What a Space of Hugging Face reads of a static folder."""
+
+
+def _hosted() -> dict[str, bytes]:
+    """What static hosts need: GitHub Pages to leave the files as they are, a Space to know what they are."""
+    return {".nojekyll": b"", "README.md": SPACE.encode()}
+
+
+def _first() -> dict[str, bytes]:
+    """The documents of the run that the page opens with: its estimate, the step, and the tensors of its peak."""
+    from ..estimator import estimate
+    from ..report.page import frozen
+    from ..service.jobs import Files, job_of
+
+    found = estimate(job_of(FIRST["model"], None, FIRST["num_gpus"], FIRST["settings"], Files(None, hub=False)))
+    held = {"run": FIRST, "documents": frozen(found, 0)["documents"]}
+    return {"first.json": json.dumps(held, separators=(",", ":")).encode()}
 
 
 def _docs(built: str | None) -> dict[str, bytes]:
