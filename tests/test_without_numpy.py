@@ -81,7 +81,22 @@ def test_every_tool_answers_the_same_without_numpy() -> None:
     ("words", "said"),
     [
         (
-            ("plan", "deepseek-ai/DeepSeek-V3", "--num-gpus", "2048"),
+            (
+                "plan",
+                "deepseek-ai/DeepSeek-V3",
+                "--num-gpus",
+                "2048",
+                "--vpp",
+                "1-16",
+                "--recompute",
+                "none,core_attn,mlp,moe,full",
+                "--micro-batch-size",
+                "1,2,4",
+                "--cp",
+                "1,2,4",
+                "--ep",
+                "1-256",
+            ),
             "without NumPy a space of at most 80,000 legal layouts is searched",
         ),
         (
