@@ -12,6 +12,7 @@ from megatron_memory_estimator.planner.space.axes import AXES
 from megatron_memory_estimator.planner.space.defaults import completed
 from megatron_memory_estimator.planner.space.thinned import kept_of, thinned
 from megatron_memory_estimator.planner.space.words import space_of
+from megatron_memory_estimator.service.answers import answered
 
 GIVEN = {"tensor_model_parallel_size": "1,2", "pipeline_model_parallel_size": "2,4", "context_parallel_size": "1"}
 
@@ -56,3 +57,17 @@ def test_values_that_seldom_win_go_first() -> None:
     assert thinned(whole, (), job().model, 100, 5_000) == whole
     less = thinned(whole, ("virtual_pipeline_model_parallel_size",), job().model, 10_000, 5_000)
     assert kept_of(whole, less) == "recompute none,mlp,full", "no MoE, no MLA"
+
+
+def test_a_server_and_a_page_do_not_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_numpy(monkeypatch, 3)
+    asked = {
+        "model": "Qwen/Qwen3-8B",
+        "num_gpus": 16,
+        "axes": {**GIVEN, "recompute": "none,mlp,full", "micro_batch_size": "1,2"},
+    }
+    found = answered({"tool": "plan", "arguments": asked, "folder": None, "seconds": 60, "hub": False})
+    assert (
+        found["error"].startswith("without NumPy a space of at most 3 legal layouts")
+        and "pip install" not in found["error"]
+    )

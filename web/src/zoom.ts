@@ -2,7 +2,7 @@
 import { brushX } from "d3-brush";
 import type { ScaleLinear } from "d3-scale";
 import { select } from "d3-selection";
-import { type ZoomBehavior, type ZoomTransform, zoom, zoomIdentity } from "d3-zoom";
+import { type ZoomBehavior, type ZoomTransform, zoom, zoomIdentity, zoomTransform } from "d3-zoom";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 const CLOSEST = 400;
@@ -38,7 +38,7 @@ export const useZoom = (svg: SVGSVGElement | null, whole: ScaleLinear<number, nu
     brush.on("end", ({ selection }: { selection: [number, number] | null }) => {
       if (!selection) return;
       field.call(brush.clear);
-      const now = (svg as SVGSVGElement & { __zoom: ZoomTransform }).__zoom;
+      const now = zoomTransform(svg);
       const [from, to] = selection.map((offset) => now.invertX(offset)) as [number, number];
       const scale = Math.min(CLOSEST, (right - left) / (to - from));
       figure.call(zooms.transform, zoomIdentity.translate(left - scale * from, 0).scale(scale));

@@ -40,7 +40,7 @@ command = Verb(
             help="a folder or tarball of the npm package pyodide (default: npm fetches it)",
         ),
         click.Option(
-            ["--numpy"], metavar="WHEEL", help="Pyodide's wheel of NumPy, for plans over large spaces without a network"
+            ["--numpy"], metavar="WHEEL", help="Pyodide's wheel of NumPy, for plans over the whole of large spaces"
         ),
         click.Option(
             ["--docs"],

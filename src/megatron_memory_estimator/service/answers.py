@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import EstimatorError, Question, QuestionsError
+from ..errors import EstimatorError, NumPyError, Question, QuestionsError
 from .arguments import checked
 from .jobs import Files
 from .request import Progress, Request
@@ -33,6 +33,8 @@ def answered(request: Mapping[str, Any], progress: Progress | None = None) -> di
     try:
         given = checked(request["tool"], request["arguments"])
         return {"answer": ANSWERS[request["tool"]](Request(given, files, deadline, progress))}
+    except NumPyError as error:
+        return {"error": error.reason}
     except QuestionsError as error:
         return {"error": str(error), "questions": [asked(one) for one in error.questions]}
     except EstimatorError as error:

@@ -22,7 +22,7 @@ from ..inputs.text_files import GivenFiles, is_within
 from ..job.training_job import TrainingJob
 from ..wording import LONGEST_SHOWN, plain, shown
 
-PARAMETERS = {"cls", "model", "path", "self", "num_gpus", "text", "config", "settings"}
+PARAMETERS = {"cls", "model", "path", "self", "num_gpus", "text", "config", "settings", "given_files"}
 """Names that are parameters of Python functions on the way, not settings."""
 NO_FILES = "this looks like a file, and none is opened here; give its content as text"
 ELSEWHERE = (
@@ -115,8 +115,6 @@ def job_of(
         raise ConfigError("follow opens files anywhere, which this server does not; pass their content as text")
     for name in PARAMETERS & given.keys():
         raise ConfigError(f'unknown setting "{name}"')
-    if "given_files" in given:
-        raise ConfigError('unknown setting "given_files"; files go beside the settings, as files')
     if (model is None) == (text is None):
         raise ConfigError("give either model, a name, or text, that of a config.json, a YAML file or a launch script")
     if given_files is not None:

@@ -181,7 +181,7 @@ def site(
 ) -> dict[str, bytes]:
     """The files of a site by their paths in it.
 
-    `given` is a folder or tarball of Pyodide, and `numpy` its wheel of NumPy, for plans over large spaces without a network. `docs` is
+    `given` is a folder or tarball of Pyodide, and `numpy` its wheel of NumPy, for plans over the whole of large spaces. `docs` is
     the folder of the built documentation, to which the words of the page link then. Raises ConfigError where one of them cannot be had or
     is not what is pinned.
     """
