@@ -9,10 +9,10 @@ import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.errors import StoppedError
+from megatron_memory_estimator.mcp_server import client_words, in_client_words
 from megatron_memory_estimator.planner import planning
 from megatron_memory_estimator.report.verdict import verdict_sentence
 from megatron_memory_estimator.service.answers import answered
-from megatron_memory_estimator.service.client_words import client_words, in_client_words
 
 RUN = {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": {"tp": 2}}
 JOB = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tp=2)

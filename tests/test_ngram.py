@@ -7,7 +7,7 @@ import pytest
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.errors import UnsupportedError
 from megatron_memory_estimator.inputs.hf import load_bundled
-from megatron_memory_estimator.inputs.hf.ngram import rows_of_rank, tables
+from megatron_memory_estimator.inputs.hf.hybrid import rows_of_rank, tables
 from megatron_memory_estimator.inputs.resolve import job_from_parts
 from megatron_memory_estimator.modules.counts import Count, count_parameters
 

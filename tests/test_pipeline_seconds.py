@@ -14,7 +14,7 @@ from megatron_memory_estimator.throughput.machine import machine
 from megatron_memory_estimator.throughput.schedule import Schedule, ends, events, pipeline_seconds
 from megatron_memory_estimator.throughput.stages import chunk_times
 from megatron_memory_estimator.timeline.passes import listing, passes
-from megatron_memory_estimator.timeline.seconds import lanes
+from megatron_memory_estimator.timeline.timeline import lanes
 
 SCHEDULES = [
     Schedule(2, 1, 2), Schedule(4, 1, 4), Schedule(4, 2, 4), Schedule(4, 2, 6), Schedule(8, 4, 8), Schedule(2, 8, 2),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from megatron_memory_estimator import ConfigError, TrainingJob, estimate
-from megatron_memory_estimator.inputs.runs.run_config import job_from_yaml
+from megatron_memory_estimator.inputs.runs.files import job_from_yaml
 
 GOOD = """
 model:

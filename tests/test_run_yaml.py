@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from megatron_memory_estimator import ConfigError, TrainingJob
 from megatron_memory_estimator.errors import EstimatorError, QuestionsError
-from megatron_memory_estimator.inputs.megatron.runner import filled, from_document
+from megatron_memory_estimator.inputs.megatron.files import filled, from_document
 from megatron_memory_estimator.inputs.runs.files import job_from_file, job_from_text
 
 SMALL = """

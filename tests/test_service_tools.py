@@ -13,7 +13,7 @@ import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.cli import main
-from megatron_memory_estimator.inputs.defaults import habits_for
+from megatron_memory_estimator.inputs.resolve import habits_for
 from megatron_memory_estimator.inputs.setting_names import known_settings
 from megatron_memory_estimator.job.model import Model
 from megatron_memory_estimator.report.settings import UNITS

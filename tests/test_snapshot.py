@@ -19,8 +19,7 @@ import pytest
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.errors import ConfigError
 from megatron_memory_estimator.evidence import reading
-from megatron_memory_estimator.evidence.account import OutOfMemory, account
-from megatron_memory_estimator.evidence.alive import Replay
+from megatron_memory_estimator.evidence.account import OutOfMemory, Replay, account
 from megatron_memory_estimator.evidence.naming import named, sites
 from megatron_memory_estimator.evidence.reading import values_of
 from megatron_memory_estimator.evidence.snapshot import read_snapshot

@@ -26,8 +26,7 @@ from megatron_memory_estimator.throughput.machine import machine
 from megatron_memory_estimator.throughput.stages import ChunkTime, chunk_times
 from megatron_memory_estimator.timeline.axis import Axis
 from megatron_memory_estimator.timeline.passes import MOST_PASSES, Listed, passes
-from megatron_memory_estimator.timeline.seconds import lanes
-from megatron_memory_estimator.timeline.timeline import Timeline, timeline
+from megatron_memory_estimator.timeline.timeline import Timeline, lanes, timeline
 
 from .helpers import ROOT
 from .random_jobs import random_job

@@ -30,7 +30,6 @@ from ..modules.kinds import costly_core_attention
 from ..rank.schedule import saturating_microbatches
 from ..wording import plain, shown
 from .containers import contained
-from .defaults import DEFAULT_SEQ_LENGTH, habits_for
 from .door_defaults import MEGATRON_CORE, MEGATRON_LM, decided, open_settings, over_a_model, under_a_model
 from .effects import not_counted, not_established, not_run, not_timed, without_effect
 from .environment import environment_settings
@@ -39,6 +38,32 @@ from .loaded_model import LONGEST_NAME, LoadedModel
 from .setting_names import canonical, full_name, sorted_settings
 from .spellings import respelled
 from .transformer_config import uncounted
+
+# -- habits of published recipes ---------------------------------------------------------------------------------------
+
+DEFAULT_SEQ_LENGTH = 4096
+
+HABITS: dict[str, Any] = {
+    "expert_tensor_parallel_size": 1,
+    "use_distributed_optimizer": True,
+    "gradient_accumulation_fusion": True,
+    "moe_token_dispatcher_type": "alltoall",
+    "moe_grouped_gemm": True,
+    "moe_permute_fusion": True,
+    "moe_aux_loss_coeff": 1e-3,
+}
+"""With a model name: settings that published recipes share and Megatron-LM leaves off by default."""
+
+
+def habits_for(given: dict[str, Any]) -> dict[str, Any]:
+    """The habits that go with what was given: a choice that excludes one is not contradicted by it."""
+    habits = dict(HABITS)
+    if given.get("optimizer") == "sgd":
+        habits["use_distributed_optimizer"] = False
+    if given.get("transformer_impl") == "local":
+        habits["moe_grouped_gemm"] = habits["moe_permute_fusion"] = False
+    return habits
+
 
 _NULLABLE = {"q_lora_rank", "moe_shared_expert_intermediate_size", "mtp_num_layers", "num_moe_experts"}
 """Settings for which None is a choice, and not the same as leaving them out."""
@@ -194,7 +219,7 @@ def _gpu(name: Any, training: Training) -> tuple[Gpu, list[str]]:
 
 DEFAULT_BLACKWELL = "B200-180GB"
 
-HABITS, HABITS_OF_EXPERTS = (
+SAID, SAID_OF_EXPERTS = (
     "distributed optimizer, gradient accumulation fusion",
     "expert_tensor_parallel_size 1, grouped experts, alltoall dispatcher, fused permutation, a balancing loss",
 )
@@ -207,7 +232,7 @@ def _habits_assumed(model: Model, door: str) -> Assumption:
             f"door={door}: what {DOORS[door]} decides for this family, where it is not given (docs/reference/doors.md)"
         )
         return Assumption(said, f"as {DOORS[door]} builds it")
-    listed = [HABITS, HABITS_OF_EXPERTS] if model.has_moe else [HABITS]
+    listed = [SAID, SAID_OF_EXPERTS] if model.has_moe else [SAID]
     said = f"common recipe defaults where not given: {', '.join(listed)}; --door says what else may build the model"
     return Assumption(said, "common recipe defaults")
 

@@ -26,10 +26,12 @@ from .layers import (
     attention_variants,
     capped_logits,
     deterministic,
+    hyper_connections,
     kernel_dtype,
     mtp_positions,
     narrow_values,
     own_modules,
+    placed,
     positions,
     ruled,
     towers,
@@ -40,7 +42,6 @@ from .layers import (
 )
 from .pipeline import balanced_split, even_layout, mtp_apart, pipeline, schedule, shared_indexers
 from .precision import gpu, low_precision
-from .streams import hyper_connections, placed
 from .training import (
     checkpoints,
     deferred_wgrads,

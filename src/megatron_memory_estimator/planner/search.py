@@ -3,6 +3,8 @@
 Bounds from below (`bounds.py`) say of every layout what it takes and needs at least. They are found where a search gets to: first for any
 recomputation, then for each. Layouts are evaluated one by one, as `estimate` does it, in the order of their bounds; once the bounds of
 all others are behind the plans that were found, these are the best. So few are evaluated, and their figures are those of `estimate`.
+
+How a search begins: what is refused at once, what is said where nothing is legal; how far it is, and whether its caller wants more.
 """
 
 from __future__ import annotations
@@ -11,21 +13,21 @@ import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import product
 from random import Random
 from typing import Any, NamedTuple
 
-from ..errors import NumPyError
+from ..errors import ConfigError, LayoutError, NumPyError, StoppedError, UnsupportedError
 from ..job.training_job import TrainingJob
 from ..rank.build import context_of
 from ..rank.declare import Declarer
 from ..throughput.machine import Efficiency, Machine, machine
 from .bounds import ROUNDED, Bound, Bounds, Pipelines
-from .counting import Cuts, LegalSpace, LegalStructure, LegalStyle, legal_space
+from .counting import Cuts, LegalSpace, LegalStructure, LegalStyle, legal_space, relaxations
 from .exact import Exact
 from .found import OBJECTIVES, Found, Objective, Plan, faster
-from .outcome import Progress, Watch, begun, nothing_legal
 from .sharing import Grids
 from .space.axes import AXES, Space
 from .space.choices import training_with
@@ -33,6 +35,64 @@ from .space.defaults import completed
 from .space.features import Variant
 from .space.points import Cells, Grid, at_point
 from .space.thinned import kept_of, thinned
+
+# -- how a search begins -----------------------------------------------------------------------------------------------
+
+Progress = Callable[[float, Found], None]
+"""Told the share of layouts that are bounded, and what is found so far."""
+
+
+def begun(
+    base: TrainingJob,
+    space: Space | None,
+    objective: str,
+    limit: int | None,
+    efficiency: Efficiency | None,
+    *,
+    everything: bool,
+) -> Found:
+    """The result of a search before it looks at anything. Raises UnsupportedError and ConfigError for what cannot be searched."""
+    if base.refusal:
+        raise UnsupportedError(base.refusal)
+    if base.training.global_batch_size is None:
+        raise ConfigError("the search needs global_batch_size")
+    if objective not in OBJECTIVES:
+        raise ConfigError(f"objective {objective!r} is not one of {', '.join(OBJECTIVES)}")
+    whole = completed(space or Space(), base, everything=everything)
+    return Found(whole, base.gpu.memory_bytes if limit is None else limit, objective, efficiency=efficiency)
+
+
+def nothing_legal(base: TrainingJob, found: Found, watch: Watch) -> LayoutError:
+    """What most layouts break, and which axes would leave something legal."""
+    rules = [f"{rule} (layouts: {count:,})" for rule, count in found.illegal.most_common(3)]
+    help_ = relaxations(base, found.space, watch.ask)
+    return LayoutError(("no layout of the space is legal: " + "; ".join((*rules, *help_)),))
+
+
+@dataclass
+class Watch:
+    """Asks `stop` between pieces of work on some numbers of GPUs."""
+
+    worlds: tuple[int, ...]
+    stop: Callable[[], bool] | None = None
+    done: int = 0
+    total: int = 0
+    tell: Callable[[], None] | None = None
+    """Called before anything is bounded, as often as `stop` is asked."""
+
+    def ask(self) -> None:
+        """Raise StoppedError where the caller wants no more."""
+        if not self.total and self.tell is not None:
+            self.tell()
+        if self.stop is None or not self.stop():
+            return
+        far = f"{self.done:,} of {self.total:,} layouts were looked at" if self.total else "no layout was looked at yet"
+        shown = ", ".join(map(str, self.worlds if len(self.worlds) < 9 else (*self.worlds[:8], "...")))
+        raise StoppedError(
+            f"the search on {shown} GPUs was stopped when {far}; narrow the space: fewer num_gpus, one "
+            "tensor_model_parallel_size or recompute, one pipeline_model_parallel_size"
+        )
+
 
 APART = 3
 """Tight layouts that are looked for beside those that fit."""
