@@ -2,7 +2,8 @@
 
 YAML files are read as the runners that take them do. Sources: NVIDIA/Megatron-LM
 `tests/functional_tests/shell_test_utils/_run_training.sh`; yanring/Megatron-MoE-ModelZoo `sbatch_benchmarking.sh`: MODEL_ARGS with
-ENV_VARS beside it. `true` gives the flag alone, `false` and an empty text leave it out, a list or "[a b]" is several words; other text is one word, split where the argument takes several; `${NAME}` comes from outside.
+ENV_VARS beside it. `true` gives the flag alone, `false` and an empty text leave it out, a list or "[a b]" is several words; other text
+is one word, split where the argument takes several; `${NAME}` comes from outside.
 """
 
 from __future__ import annotations
