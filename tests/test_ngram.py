@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+
 import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
-from megatron_memory_estimator.errors import UnsupportedError
+from megatron_memory_estimator.errors import ConfigError, UnsupportedError
+from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.inputs.hf import load_bundled
-from megatron_memory_estimator.inputs.hf.hybrid import rows_of_rank, tables
+from megatron_memory_estimator.inputs.hf.convert import convert
+from megatron_memory_estimator.inputs.hf.hybrid import is_prime, rows_of_rank, tables
 from megatron_memory_estimator.inputs.resolve import job_from_parts
 from megatron_memory_estimator.modules.counts import Count, count_parameters
 
@@ -78,3 +83,27 @@ def test_what_is_known_of_arguments_that_are_not_modelled_is_said(words: str, sa
     )
     with pytest.raises(UnsupportedError, match=f"not modelled. Known of it: .*{said}"):
         TrainingJob.from_megatron_args((base + " " + words).split(), 8, megatron_core_version="0.20")
+
+
+def test_primes_are_told_from_their_likes() -> None:
+    """All below 10,000 against a sieve, Carmichael numbers and strong pseudoprimes to few bases (OEIS A014233)."""
+    sieve = [True] * 10_000
+    sieve[:2] = False, False
+    for number in range(2, 100):
+        sieve[number * number :: number] = [False] * len(sieve[number * number :: number])
+    assert [is_prime(number) for number in range(10_000)] == sieve
+    assert not any(
+        map(is_prime, (561, 2047, 1_373_653, 25_326_001, 3_215_031_751, 2_152_302_898_747, 341_550_071_728_321))
+    )
+    assert is_prime(2**61 - 1) and not is_prime((2**31 - 1) * (2**61 - 1))
+
+
+@pytest.mark.parametrize(
+    "change", [{"ngram_vocab_size_base": 10**17}, {"heads_per_ngram": 10**9}, {"ngram_size": 10**9}, {"ngram_size": 0}]
+)
+def test_tables_of_any_size_are_read_or_refused_at_once(change: dict[str, int]) -> None:
+    config = {**entries()["Qwen/Qwen3.8-Flash-Next"]["config"], **change}
+    start = time.process_time()
+    with contextlib.suppress(ConfigError):
+        convert(config, "x", "t")
+    assert time.process_time() - start < 1

@@ -225,14 +225,18 @@ def deepseek_v41(f: Fields) -> Converted:
     )
     plain = h * d * (2 * heads + 2 * f.whole("num_key_value_heads", default=1))
     mixing = (streams * streams + 2 * streams) * streams * h + streams * streams + 2 * streams + 3
-    rates, sources = f.items("compress_ratios"), sorted(f.wholes("kv_source_layer_ids"))
+    rates, sources = f.wholes_of("compress_ratios", least=0), sorted(f.wholes("kv_source_layer_ids"))
+    if any(not 0 <= one < len(rates) for one in sources):
+        raise ConfigError(
+            f"kv_source_layer_ids in config.json must be below {len(rates)}, the number of compress_ratios"
+        )
     compressors = sum((2 if rates[one] > 1 else 1) * d * h + d for one in sources)
     keys, index = f.whole("index_n_heads"), f.whole("index_head_dim")
     indexers = len(f.items("index_source_layer_ids")) * (keys * index * query + keys * h)
     indexers += len(sources) * (index * d + index)
     ngrams = f.whole("engram_max_ngram_size") - 1
     memory = ngrams * f.whole("engram_n_heads") * f.whole("engram_head_dim")
-    rows, beside = sum(f.items("engram_num_embeddings")), len(f.items("engram_layer_ids"))
+    rows, beside = sum(f.wholes_of("engram_num_embeddings", least=0)), len(f.items("engram_layer_ids"))
     tabled = rows * f.whole("engram_head_dim")
     fusion = beside * ((streams + 1) * h * memory + 2 * streams * h)
     f.implied(num_key_value_heads=1, norm_topk_prob=True, scoring_func="sqrtsoftplus", topk_method="noaux_tc")

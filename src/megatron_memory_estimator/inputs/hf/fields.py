@@ -65,6 +65,17 @@ class Fields:
         """A whole number, or None where absent or null."""
         return self.whole(*names) if self.has(*names) else None
 
+    def wholes_of(self, name: str, default: tuple[int, ...] = (), *, least: int = 1) -> tuple[int, ...]:
+        """The whole numbers of a list in their order, each at least that."""
+        found = tuple(self.items(name)) or default
+        if any(isinstance(item, bool) or not isinstance(item, int) or not least <= item <= LARGEST for item in found):
+            raise ConfigError(f"{name} in config.json must be a list of whole numbers of at least {least}")
+        return found
+
+    def named(self, *names: str) -> str:
+        """The first spelling that is present, or the last."""
+        return next((name for name in names if self.values.get(name) is not None), names[-1])
+
     def wholes(self, *names: str) -> frozenset[int]:
         """The whole numbers of a list, empty where absent."""
         found = self.items(*names)
