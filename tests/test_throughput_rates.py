@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from megatron_memory_estimator import TrainingJob, estimate
+from megatron_memory_estimator.job.hardware import CATALOGUE as GPUS
 from megatron_memory_estimator.job.hardware import find_gpu
 from megatron_memory_estimator.rank.build import context_of
 from megatron_memory_estimator.tape.work import Gemm, Send
@@ -30,8 +32,9 @@ from megatron_memory_estimator.throughput.links import (
     collective,
     dispatch,
 )
-from megatron_memory_estimator.throughput.machine import MESSAGES, SEQUENCES, Efficiency, Machine, machine
+from megatron_memory_estimator.throughput.machine import MESSAGES, SEQUENCES, UNMEASURED, Efficiency, Machine, machine
 from megatron_memory_estimator.throughput.stages import COPY_SHARE, P2P_EXPOSED, p2p, recomputed_share
+from megatron_memory_estimator.throughput.step import offloaded_seconds, optimizer
 
 from .helpers import small_job
 
@@ -180,3 +183,31 @@ def test_a_gpu_that_nobody_measured_has_shares_of_its_data_sheet() -> None:
         m.speed.fp8 * 1e12,
         m.speed.fp4 * 1e12,
     )
+
+
+def test_a_dispatcher_of_a_gpu_that_nobody_measured_is_that_of_the_judgement() -> None:
+    """20 us and 180 GB/s beside the NVLink of the data sheet."""
+    gpu = next(gpu for gpu in GPUS if not gpu.chip_unknown and not machine(gpu).measured)
+    assert machine(gpu).dispatch == pytest.approx(
+        (UNMEASURED.launch * 1e-6, UNMEASURED.dispatch * 1e9, gpu.speed.nvlink * 1e9)
+    )
+
+
+def test_an_optimizer_step_passes_through_memory() -> None:
+    """A parameter of Adam on one rank: 12 bytes read and written, its fp32 gradient four times for what is owned and three times for the
+    buffer, its 16-bit weight once: 24 + 16 + 2 + 12 bytes."""
+    found = estimate(TrainingJob.from_hf("Qwen/Qwen3-0.6B", num_gpus=1, tp=1, seq_length=1024))
+    rank, m = found.stages[0].rank, machine(find_gpu("H100"))
+    padded = sum(buffer.numel for buffer in rank.buffers)
+    assert optimizer(m, context_of(found.job), rank) * m.hbm == pytest.approx(54 * padded, rel=1e-3)
+
+
+def test_an_offloaded_step_crosses_the_link_and_passes_through_the_host() -> None:
+    """8 bytes of a parameter at 84 % of PCIe 5, and 28 bytes of host memory at 12 GB/s of one core."""
+    settings: dict[str, Any] = {"num_gpus": 1, "seq_length": 1024, "optimizer_cpu_offload": True}
+    found = estimate(TrainingJob.from_hf("Qwen/Qwen3-0.6B", use_precision_aware_optimizer=True, **settings))
+    rank = found.stages[0].rank
+    count = sum(buffer.offloaded for buffer in rank.buffers)
+    each = 8 / (0.84 * 64e9) + 28 / 12e9
+    assert count > 0
+    assert offloaded_seconds(machine(find_gpu("H100")), rank) == pytest.approx(count * each)
