@@ -350,8 +350,10 @@ def test_nemo_is_refused_by_name(text: str) -> None:
 
 
 def test_what_decides_memory_and_is_unknown_is_refused() -> None:
-    with pytest.raises(ConfigError, match="freeze_language_model"):
-        job("--recipe llama3_8b_sft_config model.freeze_language_model=true")
+    with pytest.raises(ConfigError, match="freeze_mtp_model"):
+        job("--recipe llama3_8b_sft_config model.freeze_mtp_model=true")
+    with pytest.raises(ConfigError, match="freeze_language_model=True leaves nothing to train"):
+        estimate(job("--recipe llama3_8b_sft_config model.freeze_language_model=true"))
     assert any("my_own_switch" in word for word in job("--recipe llama3_8b_sft_config model.my_own_switch=3").warnings)
 
 

@@ -253,7 +253,7 @@ def test_every_kind_has_an_example_and_symbols_name_kinds() -> None:
 
 def test_owners_are_those_of_some_kind_or_of_the_model() -> None:
     of = {owner for row in KINDS.values() for owner in row.owners}
-    assert of | {"", "mhc", "yarn", "tower"} == set(get_args(Owner))
+    assert of | {"", "mhc", "yarn", "tower", "audio"} == set(get_args(Owner))
     assert {f.metadata.get("of", "") for f in dataclasses.fields(Model)} >= of
 
 

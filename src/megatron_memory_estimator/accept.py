@@ -31,9 +31,12 @@ def accepted(job: TrainingJob, *, declared: bool = True) -> Accepted:
     context = context_of(job)
     check(context, job.gpu, job.num_microbatches, declared=declared)
     found = Accepted(build_pipeline(job.model, job.layout), Declarer(context))
-    if job.training.peft != "none" and not _trains(found):
+    if job.training.base_frozen and not _trains(found):
+        targets = ",".join(job.training.peft_target_modules)
         raise ConfigError(
-            f"peft_target_modules={','.join(job.training.peft_target_modules)} names no linear of this model"
+            f"peft_target_modules={targets} names no linear of this model"
+            if job.training.peft != "none"
+            else "freeze_language_model=True leaves nothing to train: a tower that is counted and not frozen is needed"
         )
     return found
 

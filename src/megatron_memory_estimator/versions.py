@@ -169,7 +169,7 @@ class VersionChange(NamedTuple):
 
 
 def _fusion(job: TrainingJob) -> bool:
-    return job.training.gradient_accumulation_fusion and job.training.peft == "none"
+    return job.training.gradient_accumulation_fusion and not job.training.base_frozen
 
 
 def _te_loss(job: TrainingJob) -> bool:

@@ -200,7 +200,7 @@ def verdict(job: TrainingJob, ranges: Ranges, unbroken: Ranges, memory_bytes: in
         for name in dict.fromkeys(name for _, name, _ in here)
     )
     word = max((one.word for one in events), key=VERDICTS.index)
-    left_out = lacking(job.model.towers, job.training, adapters=job.training.peft != "none")
+    left_out = lacking(job.model.towers, job.training)
     return Verdict(word, gpu, memory_bytes, events, left_out)
 
 

@@ -20,7 +20,7 @@ _SETTINGS = tuple(field for part in (Model, Layout, Training) for field in datac
 PARTS: dict[str, str] = {
     "moe": "experts", "mla": "multi-latent attention", "mamba": "Mamba-2 layers", "gdn": "Gated DeltaNet layers", "dsa": "sparse attention",
     "csa": "DeepSeek-V4 attention", "mhc": "hyper-connections", "kimi": "attention residuals", "parallel": "parallel attention",
-    "tower": "vision tower", "yarn": "YaRN positions",
+    "tower": "vision tower", "audio": "audio tower", "yarn": "YaRN positions",
 }  # fmt: skip
 """What an owner of settings is, in words."""
 OWNERS: dict[str, Owner] = {field.name: field.metadata["of"] for field in _SETTINGS if field.metadata.get("of")}

@@ -21,6 +21,7 @@ from ..job.model import Model
 from ..job.pipeline import split_layers, virtual_stages
 from ..job.rollout import Rollout
 from ..job.settings import LARGEST_INTEGER, build, checked
+from ..job.tower import EXAMPLE, tokens_of_images
 from ..job.training import Training
 from ..job.training_job import TrainingJob
 from ..legality import balanced_split, even_layout
@@ -262,8 +263,25 @@ def _training(settings: dict[str, Any], model: Model) -> tuple[Training, list[st
         length = min(DEFAULT_SEQ_LENGTH, model.max_position_embeddings or DEFAULT_SEQ_LENGTH)
         settings = {**settings, "seq_length": length}
         notes.append(Assumption(f"seq_length not given: {length}", f"seq_length {length}"))
+    if settings.get("images"):
+        settings, said = _seen(settings, model)
+        notes.append(said)
     training, recomputes = recompute_defaults(build(Training, settings))
     return training, notes + recomputes
+
+
+def _seen(settings: dict[str, Any], model: Model) -> tuple[dict[str, Any], Assumption]:
+    """The settings with the tokens that images become, and how many those are. Raises ConfigError where both are given and differ."""
+    images = settings["images"]
+    if not isinstance(images, str):
+        raise ConfigError(f"images={shown(images)} is not understood; give sizes in pixels, {EXAMPLE}")
+    tokens = tokens_of_images(images, model.towers)
+    if settings.get("image_tokens") not in (None, 0, tokens):
+        raise ConfigError(
+            f"images={images} are {tokens:,} image_tokens, not {settings['image_tokens']}: give one of both"
+        )
+    said = f"images={images}: {tokens:,} image_tokens of a sequence, where the processor scales none of them down"
+    return {**settings, "image_tokens": tokens}, Assumption(said, f"{tokens:,} image tokens")
 
 
 def _routing_assumed(model: Model, layout: Layout, training: Training) -> list[str]:

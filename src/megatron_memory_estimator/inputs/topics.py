@@ -76,7 +76,10 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "rollout_memory_share", "rollout_tensor_parallel_size", "rollout_sleeps", "rollout_offload", "log_prob_offload",
         "log_prob_micro_batch_tokens", "reference_model", "critic_model", "weight_sync_bytes",
     ),
-    "fine-tuning": ("peft", "peft_dim", "peft_target_modules", "image_tokens", "freeze_vision_model", "freeze_vision_projection"),
+    "fine-tuning": (
+        "peft", "peft_dim", "peft_target_modules", "images", "image_tokens", "audio_tokens", "freeze_language_model",
+        "freeze_vision_model", "freeze_vision_projection", "freeze_audio_model",
+    ),
     "model (overrides of the config)": (
         "num_layers", "hidden_size", "ffn_hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by",
         "max_position_embeddings", "share_embeddings_and_output_weights", "untie", "position_embedding_type", "rotary_percent",

@@ -62,9 +62,13 @@ class Settings(TypedDict, total=False):
     num_distributed_optimizer_instances: int  # replicas of the distributed optimizer's shards
 
     # training
+    freeze_language_model: bool  # vision tower: the language model behind it is not trained
     image_tokens: int  # vision tower: tokens of a sequence that stand for images
+    images: str  # vision tower: images of a sequence, as 4x1024x1024 (how many, height, width); several with +
+    audio_tokens: int  # audio tower: tokens of a sequence that stand for sound
     freeze_vision_model: bool  # vision tower: its layers are not trained
     freeze_vision_projection: bool  # vision tower: what leads from it into the language model is not trained
+    freeze_audio_model: bool  # audio tower: it is not trained
     use_fused_mhc: bool  # hyper-connections: fused kernels
     mhc_recompute_layer_num: int | None  # recompute_modules mhc: layers that come back together; default: those of a chunk
     sequence_packing_scheduler: str | None  # DeepSeek-V4: who packs samples into rows without padding (cp above 1 always packs)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, NamedTuple
 
 from ..dataclass import dataclass
-from ..wording import all_of
+from ..errors import ConfigError
+from ..wording import all_of, shown
 from .settings import setting
 
 SEEN = "vision tower"
@@ -34,11 +36,19 @@ class Block(NamedTuple):
 class TowerTraining:
     """How towers are trained, by the names of Megatron-Bridge's providers."""
 
+    freeze_language_model: bool = setting(
+        False, "vision tower: the language model behind it is not trained", of="tower"
+    )
     image_tokens: int = setting(0, "vision tower: tokens of a sequence that stand for images", of="tower")
+    images: str = setting(
+        "", "vision tower: images of a sequence, as 4x1024x1024 (how many, height, width); several with +", of="tower"
+    )
+    audio_tokens: int = setting(0, "audio tower: tokens of a sequence that stand for sound", of="audio")
     freeze_vision_model: bool = setting(False, "vision tower: its layers are not trained", of="tower")
     freeze_vision_projection: bool = setting(
         False, "vision tower: what leads from it into the language model is not trained", of="tower"
     )
+    freeze_audio_model: bool = setting(False, "audio tower: it is not trained", of="audio")
 
 
 class Vit(NamedTuple):
@@ -55,13 +65,31 @@ class Vit(NamedTuple):
     deepstack: tuple[int, ...] = ()
 
 
-HfKind = Literal["qwen2_5_vl", "glm4v", "siglip", "pixtral", "gemma4"]
+HfKind = Literal[
+    "qwen2_5_vl", "qwen2_5_omni", "qwen3_omni", "glm4v", "siglip", "pixtral", "gemma4", "moonvit", "qwen2_5_omni_audio",
+    "qwen3_omni_audio",
+]  # fmt: skip
+
+
+def half(n: int) -> int:
+    """What a convolution of width 3, stride 2 and padding 1 leaves of a length."""
+    return (n + 1) // 2
+
+
+class Sound(NamedTuple):
+    """What an audio tower's convolutions read: spectra of `bins`, `frames` of them together, which become `tokens` of the language model
+    through `channels`."""
+
+    bins: int
+    frames: int
+    tokens: int
+    channels: int
 
 
 class HfTower(NamedTuple):
-    """Sizes of a vision tower that is a class of huggingface/transformers, as those of `Vit`. `positions`: of the table of positions;
-    `merger`: the width of a gated merger; `image`: tokens of an image where all have as many; `clipped`: linears clamp what goes in and
-    out."""
+    """Sizes of a tower that is a class of huggingface/transformers, as those of `Vit`; `merge` rows of its layers become one token.
+    `positions`: of the table of positions; `merger`: the width of a gated merger; `image`: tokens that attention sees, those of an image
+    where all have as many, or of a window; `clipped`: linears clamp what goes in and out; `sound`: it hears."""
 
     kind: HfKind
     hidden: int
@@ -75,6 +103,29 @@ class HfTower(NamedTuple):
     merger: int = 0
     image: int = 0
     clipped: bool = False
+    deepstack: tuple[int, ...] = ()
+    sound: Sound | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether what leads into the language model is frozen with the layers: omni models have one switch for a tower."""
+        return self.sound is not None or self.kind in ("qwen2_5_omni", "qwen3_omni")
+
+
+class Eye(NamedTuple):
+    """What an image becomes before the tower: `side` pixels each way become one token, a rest is rounded `up` or to the nearest; or every
+    image has `each` tokens."""
+
+    side: int = 0
+    up: bool = False
+    each: int = 0
+
+    def tokens(self, height: int, width: int) -> int:
+        """Tokens of an image of so many pixels, before a limit that its processor may have."""
+        if self.each:
+            return self.each
+        rows, columns = (-(-n // self.side) if self.up else max(round(n / self.side), 1) for n in (height, width))
+        return rows * columns
 
 
 class Tower(NamedTuple):
@@ -84,6 +135,7 @@ class Tower(NamedTuple):
     blocks: tuple[Block, ...] = ()
     vit: Vit | None = None
     hf: HfTower | None = None
+    eye: Eye | None = None
 
     @property
     def sees(self) -> bool:
@@ -103,17 +155,45 @@ class Tower(NamedTuple):
         return total
 
     @property
-    def adaptable(self) -> bool:
-        """Whether it is made of Megatron's layers, which adapters are put into."""
-        return self.vit is not None
+    def hears(self) -> bool:
+        """Whether it is an audio tower."""
+        return self.hf is not None and self.hf.sound is not None
 
-    def lacks(self, training: TowerTraining, *, adapters: bool) -> str:
+    def given(self, training: TowerTraining) -> int:
+        """Tokens of a sequence that it makes."""
+        return (training.audio_tokens if self.hears else training.image_tokens) if self.sees else 0
+
+    def frozen(self, training: TowerTraining, *, projection: bool) -> bool:
+        """Whether its layers, or what leads from them into the language model, are not trained."""
+        if self.hears:
+            return training.freeze_audio_model
+        layers = not projection or (self.hf is not None and self.hf.whole)
+        return training.freeze_vision_model if layers else training.freeze_vision_projection
+
+    def lacks(self, training: TowerTraining) -> str:
         """What of it no figure has, if anything."""
         if not self.blocks:
             return f"its {self.name}"
-        known = self.sees and training.image_tokens > 0
-        parts = [*([] if known else ["activations"]), *(["adapters"] if adapters and self.adaptable else [])]
-        return f"the {' and the '.join(parts)} of its {self.name}" if parts else ""
+        return "" if self.given(training) else f"the activations of its {self.name}"
+
+
+IMAGES = re.compile(r"(?:(\d{1,6})[x*])?(\d{1,6})x(\d{1,6})", re.ASCII)
+EXAMPLE = "such as images=4x1024x1024: how many, height, width"
+
+
+def tokens_of_images(text: str, towers: tuple[Tower, ...]) -> int:
+    """Tokens of a sequence that images become: "4x1024x1024", "1024x768", "2x512x512+1024x768". Raises ConfigError for other words, and
+    for a model without a vision tower that is counted."""
+    eye = next((tower.eye for tower in towers if tower.eye is not None), None)
+    if eye is None:
+        raise ConfigError("images needs a vision tower that is counted; this model has none")
+    total = 0
+    for part in text.replace(" ", "").split("+"):
+        found = IMAGES.fullmatch(part.lower())
+        if found is None or "0" in (found[1], found[2], found[3]):
+            raise ConfigError(f"images={shown(text)} is not understood; give sizes in pixels, {EXAMPLE}")
+        total += int(found[1] or 1) * eye.tokens(int(found[2]), int(found[3]))
+    return total
 
 
 def counted(towers: tuple[Tower, ...]) -> tuple[Tower, ...]:
@@ -121,17 +201,14 @@ def counted(towers: tuple[Tower, ...]) -> tuple[Tower, ...]:
     return tuple(tower for tower in towers if tower.blocks)
 
 
-def lacking(towers: tuple[Tower, ...], training: TowerTraining | None = None, *, adapters: bool = False) -> str:
-    """What no figure of a model with towers has, as a clause; nothing of a model without. With `adapters` its weights are frozen."""
+def lacking(towers: tuple[Tower, ...], training: TowerTraining | None = None) -> str:
+    """What no figure of a model with towers has, as a clause; nothing of a model without."""
     held = training or TowerTraining()
-    found = [(tower, said) for tower in towers if (said := tower.lacks(held, adapters=adapters))]
+    found = [(tower, said) for tower in towers if (said := tower.lacks(held))]
     if not found:
         return ""
     alone = "" if counted(towers) else "the language model alone: "
     several = len(found) > 1 or bool(found[0][0].blocks)
     clause = f"{alone}{all_of(said for _, said in found)} {'are' if several else 'is'} not counted"
-    return (
-        f"{clause}; --image-tokens counts them"
-        if any(tower.sees and not held.image_tokens for tower in towers)
-        else clause
-    )
+    options = dict.fromkeys("--audio-tokens" if tower.hears else "--image-tokens" for tower, _ in found if tower.sees)
+    return f"{clause}; {all_of(options)} {'counts' if len(options) == 1 else 'count'} them" if options else clause

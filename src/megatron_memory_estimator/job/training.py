@@ -361,6 +361,11 @@ class Training(Loss, Checkpointing, CompressedTraining, TowerTraining, Recomputi
     transformer_engine_version: str = setting("2.20", "TransformerEngine version")
     megatron_core_version: str = setting("0.19", "Megatron-Core version")
 
+    @property
+    def base_frozen(self) -> bool:
+        """Whether the language model is frozen: beside its adapters, or behind towers that are trained alone."""
+        return self.peft != "none" or self.freeze_language_model
+
     def __post_init__(self) -> None:
         check_least(self)
         if not 0 <= self.sgd_momentum <= 1:

@@ -301,6 +301,13 @@ def towers(model: Model, layout: Layout, training: Training) -> Iterator[Violati
             yield broken("tower-heads-over-tp", {TP: layout.tp}, heads=(name, heads), use=use)
     if not 0 <= training.image_tokens <= training.seq_length:
         yield broken("image-tokens", image_tokens=training.image_tokens, seq_length=training.seq_length)
+    elif not 0 <= training.audio_tokens <= training.seq_length - training.image_tokens:
+        yield broken(
+            "audio-tokens",
+            audio_tokens=training.audio_tokens,
+            image_tokens=training.image_tokens,
+            seq_length=training.seq_length,
+        )
     if not attention_biased(model, training):
         return
     if layout.cp > 1:

@@ -58,7 +58,7 @@ def lookup(c: Context, name: str, table: Param, out: Tensor) -> Module[Tensor]:
         # after its rows are put in (NVIDIA-NeMo/Megatron-Bridge, scatter_embedding_sequence_parallel of the VL providers)
         rest = Dim("(tp-1)*seq*b*hidden_size", (whole.nbytes - out.nbytes) // DTYPE_BYTES[whole.dtype])
         kept = (*kept, c.new(f"{name}.output of other ranks", rest))
-    if c.training.peft != "none":  # frozen, and nothing before it needs a gradient
+    if c.training.base_frozen:  # frozen, and nothing before it needs a gradient
         kept, grads = (), ()
     sends = over_tp(c, "reduce_scatter" if c.sp_many and scatters else "all_reduce", whole)
     returns = over_tp(c, "all_gather", whole) if c.sp_many and grads else ()

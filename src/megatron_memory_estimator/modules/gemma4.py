@@ -138,7 +138,7 @@ def _looked_up(c: Context, table: Param, width: Dim) -> Module[Tensor]:
     out = c.stream(f"{name}.output", width)
     if c.tp_many:
         return (yield from lookup(c, name, table, out))
-    grads = (c.new(f"{table.name}.wgrad", *table.shape),) if c.training.peft == "none" else ()
+    grads = (c.new(f"{table.name}.wgrad", *table.shape),) if not c.training.base_frozen else ()
     yield Op(name, (), (out,), backward=grads)
     return out
 

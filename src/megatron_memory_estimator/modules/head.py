@@ -90,7 +90,7 @@ def _output_layer(c: Context, name: str, hidden: Tensor, weight: Param) -> Modul
     # the gradient of TransformerEngine's cross entropy is what it kept, which lives until this backward
     own = gradient_storage(c, name, logits)
     saves: tuple[Tensor, ...] = (hidden,) if own is None or cap else (hidden, own)
-    if c.training.peft != "none":  # linear_with_frozen_weight keeps no input
+    if c.training.base_frozen:  # linear_with_frozen_weight keeps no input
         saves = saves[1:]
     sends, returns = column_sends(c, f"{name}.output_layer", c.hidden, quantizes=False)
     yield Op(

@@ -291,8 +291,8 @@ def owners_of(model: Model) -> frozenset[Owner]:
         found.add("mhc")
     if model.position_embedding_type == "yarn" or "mla" in found:
         found.add("yarn")
-    if counted(model.towers):
-        found.add("tower")
+    for tower in counted(model.towers):
+        found.add("audio" if tower.hears else "tower")
     return frozenset(found)
 
 

@@ -20,13 +20,14 @@ layer of the last decoder layer's kind, a final norm. All depths are concatenate
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from ..job.tower import Block, Tower, Weight, counted
+from ..job.tower import Tower, Weight, counted
 from ..tape.ops import EVERYTHING, Item, Op, Part, Recompute, Unit, renaming
 from ..tape.tensor import Dim, Param, Tensor, uneven
 from ..wording import all_of
+from .adapters import MARK, adapter_params
 from .context import Context
 from .embedding import embedding, embedding_params, lookup
 from .gemma4 import per_layer_inputs
@@ -46,7 +47,7 @@ from .linear import column_linear, duplicated_linear, linear_params, weight_grad
 from .module import GROUP, Module, T, changed, holding, in_part, recomputed
 from .norm import bias_dropout_add, in_compute_dtype, norm, norm_params
 from .sends import over_tp
-from .vision_tower import images
+from .vision_tower import images, seen
 
 RESIDUALS: dict[Role, tuple[str, str]] = {
     "mixer": ("self_attn_bda", "self_attention_hyper_connection"),
@@ -335,37 +336,45 @@ def _distinct(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple({t.name: t for t in tensors}.values())
 
 
-PREFIX = "vision_model"
+PREFIX, HEARD = "vision_model", "audio_model"
+
+
+MATRIX = 2
+"""Dimensions of a matrix."""
 
 
 def tower_params(c: Context, tower: Tower) -> Module[None]:
-    """Every parameter of a tower."""
+    """Every parameter of a tower, and of the adapters beside its linears."""
+    v = seen(c, sizes, tower.given(c.training)) if (sizes := tower.vit or tower.hf) else c
+    prefix = HEARD if tower.hears else PREFIX
     for block in tower.blocks:
         for copy in range(block.copies):
-            where = f"{PREFIX}.{block.name}" if block.copies == 1 else f"{PREFIX}.{block.name}.{copy}"
+            where = f"{prefix}.{block.name}" if block.copies == 1 else f"{prefix}.{block.name}.{copy}"
             for weight in block.weights:
-                yield _param(c, f"{where}.{weight.name}", weight, block)
+                frozen = tower.frozen(c.training, projection=block.projection)
+                param = _param(c, f"{where}.{weight.name}", weight, frozen=frozen)
+                yield param
+                if weight.name.endswith(".weight") and len(weight.shape) == MATRIX:
+                    yield from adapter_params(v, param.name.removesuffix(".weight"), param)
 
 
-def _param(c: Context, name: str, weight: Weight, block: Block) -> Param:
+def _param(c: Context, name: str, weight: Weight, *, frozen: bool) -> Param:
     dims = tuple(
         c.dim(f"{weight.name} {'rows' if at == 0 else 'columns'}", size, "tp")
         if at == weight.split
         else Dim(name, size)
         for at, size in enumerate(weight.shape)
     )
-    t = c.training
-    frozen = t.freeze_vision_projection if block.projection else t.freeze_vision_model
     return Param(name, dims, "replicated" if weight.split is None else "tp", frozen=frozen)
 
 
 def towers(c: Context) -> Module[Tensor | None]:
-    """The towers of a model that are counted; without images in a microbatch they compute nothing."""
+    """The towers of a model that are counted; without images or sound in a microbatch they compute nothing."""
     for tower in c.model.towers:
         yield from tower_params(c, tower)
-    computed = [tower for tower in c.model.towers if tower.sees and c.training.image_tokens]
+    computed = [tower for tower in c.model.towers if tower.given(c.training)]
     for tower in computed:
-        rename = renaming(f"{PREFIX}.", {})
+        rename = renaming(f"{HEARD if tower.hears else PREFIX}.", {})
         yield from changed(changed(_images(c, tower), rename), _of_towers)
     if not computed:
         yield Op("without images", part="towers", calls=0)
@@ -373,11 +382,11 @@ def towers(c: Context) -> Module[Tensor | None]:
 
 
 def _images(c: Context, tower: Tower) -> Module[None]:
-    """What a tower computes of images."""
+    """What a tower computes of images, or of sound."""
     if tower.vit:
         yield from images(c, tower.vit)
     elif tower.hf:
-        yield from images_of_hf(c, tower.hf)
+        yield from images_of_hf(c, tower)
 
 
 def _of_towers(item: Item) -> Item:
@@ -385,6 +394,16 @@ def _of_towers(item: Item) -> Item:
     if isinstance(item, Recompute):
         return item._replace(ops=tuple(map(_of_towers, item.ops)), part="towers")
     return item._replace(part="towers")
+
+
+def with_frozen(c: Context, params: Iterable[Param]) -> tuple[Param, ...]:
+    """Parameters as they are trained: beside adapters these alone are, and of a frozen language model its towers."""
+    if not c.training.base_frozen:
+        return tuple(params)
+    if c.training.peft != "none":
+        return tuple(p if MARK in p.name else p._replace(frozen=True, gemm="") for p in params)
+    of_towers = (f"{PREFIX}.", f"{HEARD}.")
+    return tuple(p if p.name.startswith(of_towers) else p._replace(frozen=True, gemm="") for p in params)
 
 
 Layer = Callable[[Context, Tensor], Module[Tensor]]

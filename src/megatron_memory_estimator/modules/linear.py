@@ -31,7 +31,7 @@ def weight_grad(c: Context, weight: Param) -> tuple[Tensor, ...]:
     With gradient accumulation fusion TransformerEngine 2.3 and later hands autograd a cached dummy (a persistent
     workspace, see `workspaces.py`); older versions allocate the dummy anew in each backward.
     """
-    if c.training.peft != "none" or cached_wgrad(c, weight):
+    if c.training.base_frozen or cached_wgrad(c, weight):
         return ()
     grouped = weight.split == "expert" and c.training.moe_grouped_gemm
     one = (Dim("experts", weight.copies),) if grouped else ()
@@ -106,7 +106,7 @@ def kept_input(
     return_layernorm_output): under sequence parallelism the local part, beside the gathered one that the adapter keeps.
     """
     if (
-        c.training.peft != "none" and not returned
+        c.training.base_frozen and not returned
     ):  # only the gradient of a weight needs the input, and the weights are frozen
         return ()
     if c.recipe is None or original:
@@ -129,7 +129,7 @@ def quantized_grad(c: Context, name: str, grad: Tensor) -> tuple[Tensor, ...]:
 def gemm(c: Context, weight: Param, rows: Any, *, casts: tuple[bool, bool] = (True, True)) -> Gemm:
     """The product of a weight and so many rows in the recipe of this layer; with PEFT the weight is not trained."""
     recipe = c.recipe.name if c.recipe and weight.quantized else ""
-    return linear(weight, rows, recipe, trained=c.training.peft == "none")._replace(casts=casts)
+    return linear(weight, rows, recipe, trained=not c.training.base_frozen)._replace(casts=casts)
 
 
 def rows_of(x: Tensor, features: int = 1) -> int:
@@ -159,7 +159,7 @@ def column_sends(
     hidden: Beside = "userbuffers" if in_userbuffers(c, name) else ""
     operand = _in_low_precision(c, whole) if quantizes else (whole,)
     gather = over_tp(c, "all_gather", *operand, beside=hidden)
-    again = over_tp(c, "all_gather", *operand, beside=hidden or "wgrad") if c.training.peft == "none" else ()
+    again = over_tp(c, "all_gather", *operand, beside=hidden or "wgrad") if not c.training.base_frozen else ()
     return gather, (*again, *over_tp(c, "reduce_scatter", whole, beside=hidden))
 
 

@@ -296,7 +296,7 @@ ONE = "rows of one expert"
 
 def runs_one_by_one(c: Context) -> bool:
     """Whether a rank's experts run one after the other; experts with adapters are taken to run at once."""
-    return not c.training.moe_grouped_gemm and c.local_experts_many and c.training.peft == "none"
+    return not c.training.moe_grouped_gemm and c.local_experts_many and not c.training.base_frozen
 
 
 def rows_of_one(c: Context, rows: Dim) -> Dim:

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from ..job.model import Model
-from ..job.tower import HfTower, Vit
+from ..job.tower import HfTower, Sound, Tower, Vit
 from ..job.training import Training
 from ..tape.ops import Item, Op, Recompute, renaming
 from ..tape.tensor import Dim, Param, Tensor
 from ..tape.work import Gemm, Streamed
+from .adapters import MARK, adapted, adapters_of
 from .context import Context
 from .context_parallel import NAME as CORE
 from .linear import column_linear, row_linear
@@ -26,6 +27,9 @@ from .norm import bias_dropout_add, norm
 
 POSITIONS = 4
 """Position embeddings that are interpolated for a patch."""
+LINEARS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+"""Linears of the layers and the mergers, which adapters are put beside wherever the language model's are: Megatron-Bridge finds them by
+these names (`peft/module_matcher.py`), frozen or not."""
 
 
 class _Patches(Context):
@@ -36,8 +40,8 @@ class _Patches(Context):
         return Dim("patches", self.training.seq_length)
 
 
-def seen(c: Context, vit: Vit | HfTower) -> Context:
-    """The context of the tower's layers: its sequence is the patches of a microbatch."""
+def seen(c: Context, vit: Vit | HfTower, tokens: int) -> Context:
+    """The context of the tower's layers: its sequence is the patches that become so many tokens of a sequence, or one."""
     t = c.training
     model = Model(
         num_layers=vit.depth, hidden_size=vit.hidden, num_attention_heads=vit.heads, ffn_hidden_size=vit.ffn,
@@ -46,8 +50,9 @@ def seen(c: Context, vit: Vit | HfTower) -> Context:
     )  # fmt: skip
     training = Training(
         params_dtype=t.params_dtype, transformer_engine_version=t.transformer_engine_version, megatron_core_version=t.megatron_core_version,
-        seq_length=t.image_tokens * vit.merge, apply_rope_fusion=False, bias_activation_fusion=False,
-        recompute_granularity="selective" if t.recomputes_selectively() else None,
+        seq_length=max(tokens, 1) * vit.merge, apply_rope_fusion=False, bias_activation_fusion=False,
+        recompute_granularity="selective" if t.recomputes_selectively() else None, peft=t.peft, peft_dim=t.peft_dim,
+        peft_target_modules=t.peft_target_modules,
     )  # fmt: skip
     training = dataclasses.replace(training, micro_batch_size=t.micro_batch_size)
     layout = dataclasses.replace(c.layout, sequence_parallel=False, context_parallel_size=1)
@@ -56,9 +61,12 @@ def seen(c: Context, vit: Vit | HfTower) -> Context:
 
 def images(c: Context, vit: Vit) -> Module[None]:
     """From pixels to rows of the embedding: patches, layers, and the mergers of some layers and of the last."""
-    v, t = seen(c, vit), c.training
+    v, t = seen(c, vit, c.training.image_tokens), c.training
+    adapts = any(adapters_of(v, name) for name in LINEARS)
     table = v.new("rotary_pos_emb", v.seq, v.batch, Dim("kv_channels", vit.hidden // vit.heads), dtype="fp32")
-    if t.freeze_vision_model or t.peft != "none":
+    if adapts:
+        yield from behind_the_first_adapter(_trained(v, table, vit, t))
+    elif t.freeze_vision_model or t.peft != "none":
         last, sources = yield from _without_gradients(v, vit)
         merged = [
             ("merger", last, vit.hidden),
@@ -68,7 +76,12 @@ def images(c: Context, vit: Vit) -> Module[None]:
             return
         for name, x, normed in merged:
             yield from _merged(v, name, x, normed, vit)
-        return
+    else:
+        yield from _trained(v, table, vit, t)
+
+
+def _trained(v: Context, table: Tensor, vit: Vit, t: Training) -> Module[None]:
+    """Patches, layers and mergers, of which all that is trained needs for its backward is kept."""
     yield from _embedded(v, table, vit)
     for group, covered in _groups(t, vit.depth):
         inside = tuple(item for at in group for item in _layer(v, table, vit, at))
@@ -191,17 +204,36 @@ def _merged(v: Context, name: str, hidden: Tensor, normed: int, vit: Vit) -> Mod
     x = x.view(f"{name}.rows merged", (tokens, v.batch, Dim("features", width)))
     shared, out = v.dim("merged width", width, "tp"), Dim("out_hidden_size", vit.out)
     wide = v.new(f"{name}.linear_fc1.output", tokens, v.batch, shared)
-    yield _linear(v, f"{name}.linear_fc1", x, wide, (shared, x.shape[-1]))
+    wide = yield from _linear(v, f"{name}.linear_fc1", x, wide, (shared, x.shape[-1]))
     act = wide.like(f"{name}.activation.output")
     yield Op(f"{name}.activation", (wide,), (act,), (wide,))
-    yield _linear(v, f"{name}.linear_fc2", act, v.new(f"{name}.output", tokens, v.batch, out), (out, shared))
+    yield from _linear(v, f"{name}.linear_fc2", act, v.new(f"{name}.output", tokens, v.batch, out), (out, shared))
 
 
-def _linear(v: Context, name: str, x: Tensor, out: Tensor, shape: tuple[Dim, Dim]) -> Op:
-    """A linear of the mergers, which keeps its input."""
+def _linear(v: Context, name: str, x: Tensor, out: Tensor, shape: tuple[Dim, Dim]) -> Module[Tensor]:
+    """A linear of the mergers, which keeps its input, and its adapter."""
     n, k = (dim.local for dim in shape)
+    weight, trained = Param(f"{name}.weight", shape, "tp"), v.training.peft == "none"
     work = (Gemm(x.shape[0].local * v.batch.size, n, k, counted=False),)
-    return Op(name, (x,), (out,), (x,), backward=(v.new(f"{name}.weight.wgrad", *shape),), work=work)
+    grads = (v.new(f"{name}.weight.wgrad", *shape),) if trained else ()
+    yield Op(name, (x,), (out,), (x,) if trained else (), backward=grads, work=work)
+    return (yield from _uncounted(adapted(v, name, x, out, weight)))
+
+
+def behind_the_first_adapter(module: Module[None]) -> Module[None]:
+    """The module where nothing is trained but adapters: what comes before the first of them gets no gradient, and keeps nothing."""
+    reached: set[str] = set()
+
+    def change(item: Item) -> Item:
+        if isinstance(item, Recompute):
+            return item._replace(ops=tuple(map(change, item.ops)))
+        trained = MARK in item.name and item.name.endswith((".linear_in", ".linear_out"))
+        if trained or any(tensor.storage in reached for tensor in item.reads):
+            reached.update(tensor.storage for tensor in item.writes)
+            return item
+        return item._replace(saves=(), backward=())
+
+    yield from changed(module, change)
 
 
 def _uncounted(module: Module[Tensor]) -> Module[Tensor]:
@@ -216,14 +248,21 @@ def _uncounted(module: Module[Tensor]) -> Module[Tensor]:
     return changed(module, change)
 
 
-def inputs(c: Context, vit: Vit | HfTower) -> Iterator[Tensor]:
-    """What of the images is there while a microbatch runs forward: pixels in fp32, and rows for the first decoder layers."""
-    v = seen(c, vit)
-    yield v.new("batch.pixel_values", v.seq, v.batch, Dim("channels*frames*height*width", vit.patch), dtype="fp32")
-    for at in vit.deepstack if isinstance(vit, Vit) else ():
-        yield v.new(
-            f"deepstack.{at}.output",
-            Dim("image_tokens", v.seq.local // vit.merge),
-            v.batch,
-            Dim("out_hidden_size", vit.out),
-        )
+def inputs(c: Context, tower: Tower) -> Iterator[Tensor]:
+    """What of images and sound is there while a microbatch runs forward: pixels or spectra in fp32, rows for the first decoder layers."""
+    sizes = tower.vit or tower.hf
+    assert sizes is not None
+    v = seen(c, sizes, tower.given(c.training))
+    if tower.hf is not None and (sound := tower.hf.sound) is not None:
+        frames = Dim("frames", chunks(v, tower.hf, sound) * sound.frames)
+        yield v.new("batch.input_features", v.batch, Dim("num_mel_bins", sound.bins), frames, dtype="fp32")
+        return
+    yield v.new("batch.pixel_values", v.seq, v.batch, Dim("channels*frames*height*width", sizes.patch), dtype="fp32")
+    tokens, width = Dim("image_tokens", v.seq.local // sizes.merge), Dim("out_hidden_size", sizes.out)
+    for at in sizes.deepstack:
+        yield v.new(f"deepstack.{at}.output", tokens, v.batch, width)
+
+
+def chunks(v: Context, tower: HfTower, sound: Sound) -> int:
+    """Stretches of sound that the convolutions read one by one, the last one padded."""
+    return -(-(v.seq.local // tower.merge) // sound.tokens)

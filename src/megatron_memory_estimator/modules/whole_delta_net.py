@@ -178,7 +178,7 @@ def _norm(c: Context, x: Tensor) -> Module[Tensor]:
 
 def _plain_linear(c: Context, name: str, x: Tensor, weight: Param) -> Module[Tensor]:
     """A linear of PyTorch, whose weight's gradient is a tensor of its own in every backward."""
-    trained = c.training.peft == "none"
+    trained = not c.training.base_frozen
     out = c.new(f"{name}.output", *x.shape[:-1], weight.shape[0])
     yield Op(
         name, (x,), (out,), (x,) if trained else (), backward=(c.new(f"{weight.name}.wgrad", *weight.shape),) if trained else (),

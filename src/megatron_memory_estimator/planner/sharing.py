@@ -157,7 +157,7 @@ class SharingDeclarer(Declarer):
         return self._declare_part(piece) if is_part(piece) else self._declare(cast(LayerKey, piece))
 
     def trained(self, declared: Declaration) -> tuple[Param, ...]:
-        """The parameters of a declaration; with PEFT all but the adapters' are frozen."""
+        """The parameters of a declaration, trained or frozen."""
         return self._params(declared)
 
     def kept_of(self, piece: Piece, form: Form) -> tuple[Trace, tuple[Tensor, ...]]:

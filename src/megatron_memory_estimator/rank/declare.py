@@ -18,7 +18,6 @@ from ..features.cuda_graphs import capture_scratch, captured, captures, replayed
 from ..features.offload import Absence, offloaded, offloaded_layers, offloads, stashed
 from ..job.pipeline import Chunk
 from ..job.tower import counted
-from ..modules.adapters import MARK
 from ..modules.attention_mask import attention_mask, given_masks, kept_mask, uncut_mask
 from ..modules.context import Context
 from ..modules.head import output_parameter
@@ -35,6 +34,7 @@ from ..modules.layers import (
     mtp_unit,
     output_unit,
     towers_unit,
+    with_frozen,
 )
 from ..modules.linear import cached_wgrad
 from ..modules.norm import before
@@ -108,7 +108,7 @@ class Declarer:
         return self._declare(kind).params
 
     def params_of(self, chunk: Chunk) -> Iterator[Param]:
-        """Parameters of the units of a chunk, of equal layers once; with PEFT all but the adapters' are frozen."""
+        """Parameters of the units of a chunk, of equal layers once."""
         for kind in dict.fromkeys(self.kinds[i] for i in chunk.layers):
             yield from self._params(self._declare(kind))
         for key in (key for keys in self.parts(chunk) for key in keys):
@@ -119,10 +119,8 @@ class Declarer:
         return replace(self.context, high_precision=True) if kind[2] else self.context
 
     def _params(self, declared: Declaration) -> tuple[Param, ...]:
-        """The parameters of a unit; with PEFT all but the adapters' are frozen."""
-        if self.context.training.peft == "none":
-            return tuple(declared.params)
-        return tuple(p if MARK in p.name else p._replace(frozen=True, gemm="") for p in declared.params)
+        """The parameters of a unit, trained or frozen."""
+        return with_frozen(self.context, declared.params)
 
     def _build(self, chunk: Chunk) -> ChunkPlan:
         before, behind = self.parts(chunk)
@@ -151,7 +149,7 @@ class Declarer:
             for index, run in enumerate(runs)
             if run.unit.name in ("embedding", "mtp") or (tied and run.unit.name.startswith("output"))
         ]
-        if len(uses) < 2 or c.training.peft != "none":
+        if len(uses) < 2 or c.training.base_frozen:
             return runs
         cached = tied and chunk.output and cached_wgrad(c, output_parameter(c))
         end = uses[-2] + 1 if cached else uses[-1]
@@ -360,8 +358,7 @@ def inputs_of(c: Context, chunk: Chunk) -> tuple[Tensor, ...]:
         # no stream: referenced until the model's forward returns
         found.append(c.stream("embedding.output", c.hidden))
     found += [c.new("batch.loss_mask", *shape, dtype="fp32"), *attention_mask(c)]
-    seen = [tower.vit or tower.hf for tower in c.model.towers] if c.training.image_tokens else []
-    found += [x for sizes in seen if sizes for x in pixels(c, sizes)]
+    found += [x for tower in c.model.towers if tower.given(c.training) for x in pixels(c, tower)]
     return (*found, *biases)
 
 

@@ -144,7 +144,7 @@ def dummy_wgrads(c: Context, params: list[Param], *, head: bool) -> list[Workspa
     All layers, and all local experts, share one entry per shape; the output layer counts where it runs, tied or not.
     """
     weights = [param for param in params if param.gemm and not param.name.startswith("output_layer.")]
-    if head and c.training.peft == "none":
+    if head and not c.training.base_frozen:
         vocab = c.dim("padded_vocab_size", c.model.padded_vocab(c.layout.tp), "tp")
         weights.append(Param("output_layer.weight", (vocab, c.hidden), "tp", gemm="megatron"))
     weights = [weight for weight in {id(weight): weight for weight in weights}.values() if cached_wgrad(c, weight)]

@@ -30,7 +30,7 @@ BESIDE: tuple[tuple[str, str, Any, str], ...] = (
 """Settings that no dataclass of a job has: name, kind, default, help."""
 UNITS = {
     "tokens": (
-        "seq_length", "max_position_embeddings", "original_max_position_embeddings", "sliding_window", "image_tokens",
+        "seq_length", "max_position_embeddings", "original_max_position_embeddings", "sliding_window", "image_tokens", "audio_tokens",
         "loss_chunk_size", "log_prob_micro_batch_tokens", "train_tokens",
     ),
     "sequences": ("micro_batch_size", "global_batch_size"),

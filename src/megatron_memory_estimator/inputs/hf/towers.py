@@ -1,19 +1,20 @@
-"""Vision towers from their configs: every parameter, in the shapes of the classes that Megatron-Bridge makes of them.
+"""Towers from their configs: every parameter, in the shapes of the classes that Megatron-Bridge makes of them.
 
 Sources: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/` (`qwen_vl/modelling_qwen3_vl/vision_model.py`,
 `qwen_vl/modeling_qwen25_vl.py`, `ministral3/modeling_ministral3.py`, `gemma_vl/modeling_gemma3_vl.py`,
-`gemma_vl/modeling_gemma4_vl.py`, `glm_vl/modeling_glm_45v.py`); huggingface/transformers
-`src/transformers/models/` (`qwen2_5_vl`, `pixtral`, `mistral3`, `siglip`, `gemma4`, `glm4v_moe`).
+`gemma_vl/modeling_gemma4_vl.py`, `glm_vl/modeling_glm_45v.py`, `kimi_vl/modeling_kimi_k25_vl.py`, `qwen_omni/`, `qwen3_asr/`);
+huggingface/transformers `src/transformers/models/` (`qwen2_5_vl`, `pixtral`, `mistral3`, `siglip`, `gemma4`, `glm4v_moe`, `kimi_k25`,
+`qwen2_5_omni`, `qwen3_omni_moe`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from math import prod
-from typing import Any
+from math import isqrt, prod
+from typing import Any, NamedTuple
 
 from ...errors import ConfigError
-from ...job.tower import SEEN, UNNAMED, Block, HfTower, Tower, Vit, Weight
+from ...job.tower import SEEN, UNNAMED, Block, Eye, HfTower, Sound, Tower, Vit, Weight, half
 from .fields import Fields
 from .unread import Nested, irrelevant, named
 
@@ -48,8 +49,15 @@ def _block(name: str, copies: int, *parts: Iterator[Weight], projection: bool = 
     return Block(name, copies, tuple(weight for part in parts for weight in part), projection)
 
 
-def _tower(*blocks: Block, vit: Vit | None = None, hf: HfTower | None = None) -> Tower:
-    return Tower(SEEN, tuple(block for block in blocks if block.copies), vit, hf)
+def _tower(
+    *blocks: Block, vit: Vit | None = None, hf: HfTower | None = None, eye: Eye | None = None, name: str = SEEN
+) -> Tower:
+    return Tower(name, tuple(block for block in blocks if block.copies), vit, hf, eye)
+
+
+def _eye(v: Fields, merge: int, *, up: bool = False) -> Eye:
+    """Square patches, of which merge become one token."""
+    return Eye(v.count("patch_size") * isqrt(merge), up)
 
 
 def _heads(v: Fields, hidden: int, name: str) -> int:
@@ -90,6 +98,7 @@ def qwen3_vl(v: Fields, outer: Fields, hidden: int) -> Tower:
         _block("decoder.deepstack_merger_list", len(deep), *_merger(merge * h, merge * h, out), projection=True),
         _block("merger", 1, *_merger(h, merge * h, out), projection=True),
         vit=Vit(h, f, heads, depth, prod(_patches(v)), merge, out, tuple(sorted(deep))),
+        eye=_eye(v, merge),
     )  # fmt: skip
 
 
@@ -118,6 +127,7 @@ def qwen25_vl(v: Fields, outer: Fields, hidden: int) -> Tower:
             projection=True,
         ),
         hf=HfTower("qwen2_5_vl", h, f, heads, depth, prod(_patches(v)), merge, out),
+        eye=_eye(v, merge),
     )  # fmt: skip
 
 
@@ -148,6 +158,7 @@ def pixtral(v: Fields, outer: Fields, hidden: int) -> Tower:
             linear("linear_2", hidden, hidden, bias=bias), projection=True,
         ),
         hf=HfTower("pixtral", h, f, heads, depth, channels * patch * patch, merge, hidden) if taken == 1 else None,
+        eye=_eye(v, merge, up=True),
     )  # fmt: skip
 
 
@@ -174,6 +185,7 @@ def gemma3(v: Fields, outer: Fields, hidden: int) -> Tower:
             linear("proj", hidden, h, bias=False, split=0), projection=True,
         ),
         hf=HfTower("siglip", h, f, heads, depth, channels * patch * patch, side * side // tokens, hidden, image=tokens),
+        eye=Eye(each=tokens),
     )  # fmt: skip
 
 
@@ -203,6 +215,7 @@ def gemma4(v: Fields, outer: Fields, hidden: int) -> Tower:
         ),
         _block("embed_vision", 1, linear("embedding_projection", hidden, h, bias=False), projection=True),
         hf=HfTower("gemma4", h, f, heads, depth, 3 * patch * patch, pool * pool, hidden, positions, image=image, clipped=clipped),
+        eye=Eye(each=image),
     )  # fmt: skip
 
 
@@ -234,21 +247,183 @@ def glm4v(v: Fields, outer: Fields, hidden: int) -> Tower:
             norm("layernorm", h, bias=False),
         ),
         hf=HfTower("glm4v", h, out, heads, depth, prod(_patches(v)), merge * merge, out, side * side, f),
+        eye=_eye(v, merge * merge),
     )  # fmt: skip
 
 
-READERS: dict[str, Reader] = {
-    "qwen3_vl": qwen3_vl,
-    "qwen3_vl_moe": qwen3_vl,
-    "qwen3_5": qwen3_vl,
-    "qwen3_5_moe": qwen3_vl,
-    "qwen2_5_vl": qwen25_vl,
-    "mistral3": pixtral,
-    "gemma3": gemma3,
-    "gemma4": gemma4,
-    "glm4v_moe": glm4v,
+def moonvit(v: Fields, outer: Fields, hidden: int) -> Tower:
+    """Kimi-K2.5: MoonViT and its projector, the code of the checkpoint, whole on every tensor-parallel rank. Keys may begin with vt_."""
+    h, f = v.count("vt_hidden_size", "hidden_size"), v.count("vt_intermediate_size", "intermediate_size")
+    depth = v.count("vt_num_hidden_layers", "num_hidden_layers", most=MOST_LAYERS)
+    heads = _heads(v, h, v.named("vt_num_attention_heads", "num_attention_heads"))
+    patch, merge = v.count("patch_size"), prod(v.wholes_of("merge_kernel_size", default=(2, 2)))
+    rows, columns = (v.count(f"init_pos_emb_{side}", default=64) for side in ("height", "width"))
+    v.raw("init_pos_emb_time", "mm_hidden_size", "text_hidden_size", "projector_ln_eps")
+    v.implied(
+        merge_type="sd2_tpool", mm_projector_type="patchmerger", pos_emb_type="divided_fixed", projector_hidden_act="gelu",
+        video_attn_type="spatial_temporal",
+    )  # fmt: skip
+    return _tower(
+        _block(
+            "vision_tower.patch_embed", 1, convolution("proj", h, 3, patch, patch),
+            iter([Weight("pos_emb.weight", (rows, columns, h))]),
+        ),
+        _block(
+            "vision_tower.encoder.blocks", depth, norm("norm0", h), norm("norm1", h), linear("mlp.fc0", f, h),
+            linear("mlp.fc1", h, f), linear("wqkv", 3 * h, h), linear("wo", h, h),
+        ),
+        _block("vision_tower.encoder", 1, norm("final_layernorm", h)),
+        _block("mm_projector", 1, norm("pre_norm", h), linear("proj.0", merge * h, merge * h), linear("proj.2", hidden, merge * h),
+               projection=True),
+        hf=HfTower("moonvit", h, f, heads, depth, 3 * patch * patch, merge, hidden),
+        eye=_eye(v, merge, up=True),
+    )  # fmt: skip
+
+
+def omni25_vision(v: Fields, outer: Fields, hidden: int) -> Tower:
+    """Qwen2.5-Omni: Qwen2.5-VL's tower with queries, keys and values apart."""
+    h, f, depth = v.count("hidden_size"), v.count("intermediate_size"), v.count("depth", most=MOST_LAYERS)
+    merge, out = v.count("spatial_merge_size", default=2) ** 2, _same_width(v, hidden)
+    merged, heads = merge * h, _heads(v, h, "num_heads")
+    v.raw("window_size", "fullatt_block_indexes", "spatial_patch_size", "tokens_per_second", "embed_dim")
+    attention = (linear(f"attn.{name}", h, h) for name in ("q", "k", "v", "proj"))
+    return _tower(
+        _block("patch_embed", 1, convolution("proj", h, *_patches(v), bias=False)),
+        _block(
+            "blocks", depth, norm("norm1", h, bias=False), norm("norm2", h, bias=False), *attention,
+            linear("mlp.gate_proj", f, h), linear("mlp.up_proj", f, h), linear("mlp.down_proj", h, f),
+        ),
+        _block("merger", 1, norm("ln_q", h, bias=False), linear("mlp.0", merged, merged), linear("mlp.2", out, merged)),
+        hf=HfTower("qwen2_5_omni", h, f, heads, depth, prod(_patches(v)), merge, out),
+        eye=_eye(v, merge),
+    )  # fmt: skip
+
+
+def omni3_vision(v: Fields, outer: Fields, hidden: int) -> Tower:
+    """Qwen3-Omni: the class of huggingface/transformers, not the tower that Megatron-Bridge gives to Qwen3-VL."""
+    h, f, depth = v.count("hidden_size"), v.count("intermediate_size"), v.count("depth", most=MOST_LAYERS)
+    heads, merge, out = _heads(v, h, "num_heads"), v.count("spatial_merge_size", default=2) ** 2, _same_width(v, hidden)
+    deep, merged = v.wholes("deepstack_visual_indexes"), merge * h
+    v.raw("image_size")
+    v.implied(apply_vit_abs_pos_embed=True)
+
+    def merger(normed: int) -> tuple[Iterator[Weight], ...]:
+        return norm("ln_q", normed), linear("mlp.0", merged, merged), linear("mlp.2", out, merged)
+
+    return _tower(
+        _block("merger_list", len(deep), *merger(merged)),
+        _block("patch_embed", 1, convolution("proj", h, *_patches(v))),
+        _block("pos_embed", 1, iter([Weight("weight", (v.count("num_position_embeddings"), h))])),
+        _block(
+            "blocks", depth, norm("norm1", h), norm("norm2", h), linear("attn.qkv", 3 * h, h), linear("attn.proj", h, h),
+            linear("mlp.linear_fc1", f, h), linear("mlp.linear_fc2", h, f),
+        ),
+        _block("merger", 1, *merger(h)),
+        hf=HfTower("qwen3_omni", h, f, heads, depth, prod(_patches(v)), merge, out, deepstack=tuple(sorted(deep))),
+        eye=_eye(v, merge),
+    )  # fmt: skip
+
+
+HEARD = "audio tower"
+STRIDE = 2
+"""Of the convolutions that shorten sound."""
+
+
+class Ear(NamedTuple):
+    """Sizes that both classes of audio towers have: width, of the MLP, layers, heads, bins of a spectrum, frames of a stretch, output."""
+
+    h: int
+    f: int
+    depth: int
+    heads: int
+    bins: int
+    frames: int
+    out: int
+
+
+def _ear(v: Fields, hidden: int) -> Ear:
+    h = v.count("d_model")
+    dropped = [
+        name for name in ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop") if v.raw(name)
+    ]
+    if dropped:
+        raise ConfigError(f"{dropped[0]} of the audio tower in config.json must be 0")
+    v.raw("encoder_layers", "num_hidden_layers", "max_source_positions", "activation_function")
+    v.implied(scale_embedding=False)
+    out = v.count("output_dim")
+    if out != hidden:
+        raise ConfigError(f"output_dim={out} in config.json is not the language model's hidden_size={hidden}")
+    depth, heads = v.count("encoder_layers", most=MOST_LAYERS), _heads(v, h, "encoder_attention_heads")
+    bins = v.count("num_mel_bins", default=128)
+    return Ear(h, v.count("encoder_ffn_dim"), depth, heads, bins, 2 * v.count("n_window"), out)
+
+
+def _whisper(a: Ear) -> Block:
+    """Layers as Whisper has them: keys without a bias where `keys` is off."""
+    h, f = a.h, a.f
+    return _block(
+        "layers", a.depth, *(linear(f"self_attn.{name}_proj", h, h) for name in ("k", "v", "q", "out")),
+        norm("self_attn_layer_norm", h), linear("fc1", f, h), linear("fc2", h, f), norm("final_layer_norm", h),
+    )  # fmt: skip
+
+
+def omni25_audio(v: Fields, outer: Fields, hidden: int) -> Tower:
+    """Qwen2.5-Omni: two convolutions in time, layers whose keys have no bias, and a token of two of their rows."""
+    a = _ear(v, hidden)
+    layers = _whisper(a)
+    layers = layers._replace(weights=tuple(one for one in layers.weights if one.name != "self_attn.k_proj.bias"))
+    return _tower(
+        _block("conv1", 1, convolution("conv1", a.h, a.bins, 3), convolution("conv2", a.h, a.h, 3)),
+        _block("audio_bos_eos_token", 1, iter([Weight("weight", (2, a.out))])),
+        layers,
+        _block("ends", 1, norm("ln_post", a.h), linear("proj", a.out, a.h)),
+        hf=HfTower(
+            "qwen2_5_omni_audio", a.h, a.f, a.heads, a.depth, 0, STRIDE, a.out, image=half(a.frames) // STRIDE,
+            sound=Sound(a.bins, a.frames, half(a.frames) // STRIDE, a.h),
+        ),
+        name=HEARD,
+    )  # fmt: skip
+
+
+def omni3_audio(v: Fields, outer: Fields, hidden: int) -> Tower:
+    """Qwen3-Omni, Qwen3-ASR: three convolutions in time and frequency before the layers, and two linears behind them."""
+    a, channels = _ear(v, hidden), v.count("downsample_hidden_size")
+    tokens, bins = half(half(half(a.frames))), half(half(half(a.bins)))
+    window = v.count("n_window_infer") // a.frames * tokens
+    v.raw("conv_chunksize")
+    return _tower(
+        _whisper(a),
+        _block(
+            "convolutions", 1, convolution("conv2d1", channels, 1, 3, 3), convolution("conv2d2", channels, channels, 3, 3),
+            convolution("conv2d3", channels, channels, 3, 3), linear("conv_out", a.h, channels * bins, bias=False),
+        ),
+        _block("ends", 1, norm("ln_post", a.h), linear("proj1", a.h, a.h), linear("proj2", a.out, a.h)),
+        hf=HfTower(
+            "qwen3_omni_audio", a.h, a.f, a.heads, a.depth, 0, 1, a.out, image=window,
+            sound=Sound(a.bins, a.frames, tokens, channels),
+        ),
+        name=HEARD,
+    )  # fmt: skip
+
+
+VISION, AUDIO = "vision_config", "audio_config"
+OMNI3: dict[str, Reader] = {VISION: omni3_vision, AUDIO: omni3_audio}
+READERS: dict[str, dict[str, Reader]] = {
+    "qwen3_vl": {VISION: qwen3_vl},
+    "qwen3_vl_moe": {VISION: qwen3_vl},
+    "qwen3_5": {VISION: qwen3_vl},
+    "qwen3_5_moe": {VISION: qwen3_vl},
+    "qwen2_5_vl": {VISION: qwen25_vl},
+    "mistral3": {VISION: pixtral},
+    "gemma3": {VISION: gemma3},
+    "gemma4": {VISION: gemma4},
+    "glm4v_moe": {VISION: glm4v},
+    "kimi_k25": {VISION: moonvit},
+    "qwen2_5_omni": {VISION: omni25_vision, AUDIO: omni25_audio},
+    "qwen3_omni_moe": OMNI3,
+    "qwen3_asr": {AUDIO: omni3_audio},
 }
-"""Towers that are counted, by the model_type of the whole model."""
+"""Towers that are counted, by the model_type of the whole model and the key of the tower."""
 
 
 ACTIVATIONS = {"hidden_act", "hidden_activation"}
@@ -258,26 +433,36 @@ ACTIVATIONS = {"hidden_act", "hidden_activation"}
 def towers_of(nested: Nested, config: Mapping[str, Any], text: Fields) -> tuple[tuple[Tower, ...], list[str]]:
     """The towers of a config, counted where their class is known, and a sentence for each key of one that is not."""
     kind = config.get("model_type")
-    reader = READERS.get(kind) if isinstance(kind, str) and nested.towers == {"vision_config": SEEN} else None
-    if reader is None:
-        said = [f"{key} is not counted: only the language model is" for key in nested.towers]
-        names = dict.fromkeys(nested.towers.values()) or ([UNNAMED] if nested.apart else [])
-        return tuple(map(Tower, names)), said
-    try:
-        return (_read(reader, config, text),), []
-    except ConfigError as error:
-        return (Tower(SEEN),), [f"vision_config is not counted, only the language model is: in it {error}"]
+    readers = READERS.get(kind, {}) if isinstance(kind, str) else {}
+    towers: list[Tower] = []
+    said: list[str] = []
+    for key, name in nested.towers.items():
+        above, _, last = key.rpartition(".")
+        outer = config[above] if above else config
+        reader = readers.get(last)
+        if reader is None:
+            towers.append(Tower(name))
+            said.append(f"{key} is not counted: only the language model is")
+            continue
+        try:
+            towers.append(_read(reader, last, outer, text))
+        except ConfigError as error:
+            towers.append(Tower(name))
+            said.append(f"{key} is not counted, only the language model is: in it {error}")
+    if not towers and nested.apart:
+        towers.append(Tower(UNNAMED))
+    return tuple(dict.fromkeys(towers)), said
 
 
-def _read(reader: Reader, config: Mapping[str, Any], text: Fields) -> Tower:
+def _read(reader: Reader, key: str, outer: Mapping[str, Any], text: Fields) -> Tower:
     """A tower that is counted. Raises ConfigError where a key is missing, of another type, or read by nothing."""
-    vision = config["vision_config"]
-    if not isinstance(vision, Mapping) or not all(isinstance(key, str) for key in vision):
+    own = outer[key]
+    if not isinstance(own, Mapping) or not all(isinstance(name, str) for name in own):
         raise ConfigError("the keys must be words of an object")
-    v = Fields(dict(vision))
-    found = reader(v, Fields(dict(config)), text.count("hidden_size"))
+    v = Fields(dict(own))
+    found = reader(v, Fields(dict(outer)), text.count("hidden_size"))
     known = v.read | ACTIVATIONS
-    left = [key for key, value in v.values.items() if key not in known and not irrelevant(key, value)]
+    left = [name for name, value in v.values.items() if name not in known and not irrelevant(name, value)]
     if left:
         raise ConfigError(f"stand keys that nothing here reads: {named(left, v)}")
     return found
