@@ -500,9 +500,35 @@ def test_other_features_pass_over_a_tower(name: str) -> None:
     assert sum(row.nbytes for row in rows) == found.stages[0].peak_allocated_bytes
 
 
-@pytest.mark.parametrize("model", [QWEN, MINISTRAL, "google/gemma-3-4b-pt"])
-def test_plans_of_a_model_with_a_tower_have_the_figures_of_its_estimate(model: str) -> None:
-    base = TrainingJob.from_hf(model, 8, seq_length=2048, global_batch_size=32, gpu="H200", image_tokens=512)
+LORA: dict[str, Any] = {"peft": "lora"}
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        (QWEN, {}),
+        (QWEN, LORA),
+        (QWEN, {"freeze_language_model": True}),
+        (MINISTRAL, {}),
+        ("google/gemma-3-4b-pt", {}),
+        ("qwen2_5_omni", {"audio_tokens": 250}),
+        ("qwen3_omni_moe", {"audio_tokens": 250, **LORA}),
+    ],
+)
+def test_plans_of_a_model_with_a_tower_have_the_figures_of_its_estimate(
+    model: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "config.json"
+    if "/" not in model:
+        path.write_text(json.dumps(omni(model)))
+    given: dict[str, Any] = {
+        "seq_length": 2048,
+        "global_batch_size": 32,
+        "gpu": "H200",
+        "image_tokens": 512,
+        **settings,
+    }
+    base = TrainingJob.from_hf(model if "/" in model else str(path), 8, **given)
     space = Space(
         num_gpus=(8,), tensor_model_parallel_size=(1, 2, 4), pipeline_model_parallel_size=(1, 2, 4), context_parallel_size=(1, 2),
         micro_batch_size=(1, 2), recompute=("none", "core_attn", "mlp", "full", "uniform:2", "block:2"),

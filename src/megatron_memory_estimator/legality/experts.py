@@ -99,7 +99,7 @@ def expert_modules(model: Model, layout: Layout, training: Training) -> Iterator
                 (not (t.te_spec and t.moe_grouped_gemm), "op-fuser-needs-grouped-gemm"),
                 (layout.etp > 1, "op-fuser-with-etp"),
                 (not fusible(model, t), "op-fuser-activation"),
-                (quantized and t.peft != "none", "op-fuser-with-peft"),
+                (quantized and t.base_frozen, "op-fuser-with-peft"),
                 (quantized and gated, "op-fuser-with-moe-act-recomputed"),
             )
         )

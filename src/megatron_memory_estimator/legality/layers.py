@@ -268,7 +268,7 @@ def capped_logits(model: Model, layout: Layout, training: Training) -> Iterator[
     if training.logit_dtype and (training.loss_function != "cross_entropy" or training.linear_loss):
         yield broken("logit-dtype-of-another-loss")
     if training.linear_loss:
-        lora = training.peft != "none"
+        lora = training.base_frozen
         older = training.mcore < LINEAR_LOSS
         yield from broken_if(
             (

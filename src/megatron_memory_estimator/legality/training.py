@@ -73,7 +73,7 @@ def fully_sharded(model: Model, layout: Layout, training: Training) -> Iterator[
     if t.use_megatron_fsdp:
         if not OPTIMIZERS[t.optimizer].fully_sharded:
             yield broken("megatron-fsdp-optimizer", optimizer=t.optimizer)
-        if t.peft != "none":
+        if t.base_frozen:
             yield broken("megatron-fsdp-with-peft")
     if t.megatron_fsdp_version != 1:
         yield from _second_version(model, layout, t)
@@ -82,7 +82,7 @@ def fully_sharded(model: Model, layout: Layout, training: Training) -> Iterator[
         yield broken("outer-sharding-needs-megatron-fsdp")
     if not t.use_torch_fsdp2:
         return
-    if t.peft != "none":
+    if t.base_frozen:
         yield broken("torch-fsdp2-with-peft")
     if layout.pp > 1 or layout.ep > 1:
         yield broken("torch-fsdp2-with-pp-or-ep", pp=layout.pp, ep=layout.ep)

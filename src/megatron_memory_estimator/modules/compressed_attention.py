@@ -329,7 +329,7 @@ def compressed_rules(model: Model, layout: Layout, training: Training) -> Iterat
             (t.recomputes("core_attn"), "dsv4-core-attention-recomputed"),
             (t.dsa_kernel_backend == "tilelang", "dsv4-with-tilelang"),
             ("qkv_linear" in t.offload_modules, "dsv4-qkv-offloaded"),
-            (t.peft != "none", "dsv4-with-peft"),
+            (t.base_frozen, "dsv4-with-peft"),
             (t.params_dtype == "fp32", "dsv4-in-fp32"),
         )
     )

@@ -324,7 +324,7 @@ def kimi_rules(model: Model, layout: Layout, training: Training) -> Iterator[Vio
             (t.overlap_moe_expert_parallel_comm, "attention-residuals-with-a2a-overlap"),
             (t.moe_shared_expert_overlap, "attention-residuals-with-shared-expert-overlap"),
             (t.distribute_saved_activations, "attention-residuals-with-distributed-activations"),
-            (t.peft != "none", "attention-residuals-with-peft"),
+            (t.base_frozen, "attention-residuals-with-peft"),
             (t.cpu_offloading_num_layers, "attention-residuals-with-offloading"),
         )
     )
