@@ -1,4 +1,6 @@
-"""Writes the table of Megatron-Bridge's recipes from a JSON-lines file: python scripts/bridge_recipes.py FILE
+"""Writes the table of Megatron-Bridge's recipes from a JSON-lines file: python scripts/bridge_recipes.py [--add] FILE
+
+With --add the recipes of the file are put beside those that the table has.
 
 Each line is a recipe: `recipe`, `aliases`, `hub` (the model's Hub id), `own_model` (the recipe states the architecture itself), `gpus`,
 `gpu`, `precision`, `performance` (of perf_recipes), `partial` (settings of more than one version), `env`, and the sections of the
@@ -260,10 +262,21 @@ def table(recipes: list[dict[str, Any]]) -> dict[str, Any]:
     return {"source": SOURCE, "facts": facts, "parts": list(parts.values()), "recipes": rows}
 
 
+def added(there: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """The table with the recipes of another; a recipe of the same name is replaced."""
+    assert there["facts"] == list(more["facts"])
+    behind = len(there["parts"])
+    rows = {name: [*row[:-1], [behind + number for number in row[-1]]] for name, row in more["recipes"].items()}
+    return {**there, "parts": [*there["parts"], *more["parts"]], "recipes": {**there["recipes"], **rows}}
+
+
 def main() -> None:
-    recipes = [with_provider(json.loads(line)) for line in Path(sys.argv[1]).read_text().splitlines()]
+    recipes = [with_provider(json.loads(line)) for line in Path(sys.argv[-1]).read_text().splitlines()]
     made = table(recipes)
-    with_library(made)
+    if "--add" in sys.argv:
+        made = added(json.loads(gzip.decompress(TABLE.read_bytes())), made)
+    else:
+        with_library(made)
     text = json.dumps(made, separators=(",", ":"))
     TABLE.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
     print(f"{len(recipes)} recipes, {len(text)} bytes, {TABLE.stat().st_size} packed")

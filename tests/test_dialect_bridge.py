@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megatron_memory_estimator import EstimatorError, TrainingJob, estimate
+from megatron_memory_estimator import EstimatorError, TrainingJob, count_parameters, estimate
 from megatron_memory_estimator.errors import ConfigError, QuestionsError, UnsupportedError
 from megatron_memory_estimator.inputs.bridge_config import peft_values
 from megatron_memory_estimator.inputs.dialects import bridge, bridge_launcher, bridge_table
@@ -22,6 +22,7 @@ from megatron_memory_estimator.inputs.dialects.bridge_table import all_recipes, 
 from megatron_memory_estimator.inputs.dialects.job import job_of
 from megatron_memory_estimator.inputs.dialects.run import Run
 from megatron_memory_estimator.inputs.dialects.table import dialect_of
+from megatron_memory_estimator.report.document import features_text
 
 from .helpers import FACTS
 from .random_trees import nested
@@ -58,8 +59,8 @@ def override(model: str = "", num_gpus: int | None = None, text: str = OVERRIDE)
 
 def test_the_table_is_whole_and_quick() -> None:
     found = list(all_recipes())
-    assert len(found) == 584
-    assert sum(len(one.aliases) for one in found) == 206
+    assert len(found) == 620
+    assert sum(len(one.aliases) for one in found) == 242
     assert all(one.hub for one in found if not one.own_model)
     assert all({"model", "train", "dataset", "optimizer", "ddp"} <= one.sections.keys() for one in found)
     bridge_table._table.cache_clear()
@@ -347,6 +348,48 @@ def test_nemo_is_refused_by_name(text: str) -> None:
         override("Qwen/Qwen3-8B", 8, text)
     with pytest.raises(UnsupportedError, match="a run of NeMo"):
         job("llm pretrain --factory llama3_8b", program="nemo")
+
+
+VISION = [
+    ("qwen3_vl_8b_sft_config", 2, {"tensor_model_parallel_size": 2, "micro_batch_size": 2}, "", 8_767_123_696),
+    (
+        "qwen3_vl_8b_pretrain_mock_config",
+        4,
+        {"tensor_model_parallel_size": 4},
+        "language model and vision layers",
+        None,
+    ),
+    ("qwen35_vl_9b_peft_config", 1, {"peft": "lora"}, "", None),
+    ("gemma4_vl_26b_sft_config", 8, {"expert_model_parallel_size": 8}, "vision layers", None),
+    ("glm_45v_sft_config", 128, {"pipeline_model_parallel_size": 8}, "", 107_710_927_360),
+    ("qwen25_vl_72b_sft_config", 32, {"tensor_model_parallel_size": 8}, "", 73_410_777_344),
+]
+
+
+@pytest.mark.parametrize(("name", "gpus", "settings", "frozen", "parameters"), VISION, ids=[row[0] for row in VISION])
+def test_vision_recipes_are_read_by_name(
+    name: str, gpus: int, settings: dict[str, Any], frozen: str, parameters: int | None
+) -> None:
+    """What the recipe functions of megatron-bridge 0.6.2 return, with the providers that it makes of the models' configs; GLM-4.5V has an
+    uneven split without MTP."""
+    found = job(f"--recipe {name}")
+    assert found.layout.world_size == gpus
+    values = {**vars(found.layout), **vars(found.training)}
+    assert {key: values[key] for key in settings} == settings
+    assert found.model.towers[0].blocks and not found.refusal
+    said = list(features_text(found.training))
+    assert (f"{frozen} frozen" in said) if frozen else not any(word.endswith("frozen") for word in said)
+    if parameters is not None:
+        assert count_parameters(found.model).total == parameters
+    assert estimate(found).verdict().not_counted.endswith("--image-tokens counts them")
+
+
+def test_vision_towers_of_a_container_s_own_are_refused_and_freezing_is_a_setting() -> None:
+    model = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 128, "seq_length": 64}
+    with pytest.raises(UnsupportedError, match="a provider with a vision_config of its own is not modelled"):
+        TrainingJob.from_bridge({"model": {**model, "vision_config": {"depth": 2}}}, 8)
+    frozen = TrainingJob.from_bridge({"model": {**model, "freeze_vision_model": True}}, 8)
+    assert "freeze_vision_model has no effect: the model has no vision tower" in frozen.warnings
 
 
 def test_what_decides_memory_and_is_unknown_is_refused() -> None:

@@ -87,8 +87,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("pp", [2, 3, 4])
 def test_of_all_splits_the_generated_one_has_the_lightest_heaviest_stage(name: str, pp: int) -> None:
-    """Against every split of seven layers over stages of one chunk, each with a layer but those that hold MTP or the loss; no split is lighter by more
-    than the rest that microbatches leave between stages."""
+    """Against every split of seven layers over stages of one chunk, each with a layer but those that hold MTP or the loss. No split is
+    lighter by more than the rest that microbatches leave between stages."""
     model_id, settings = MODELS[name]
     model = TrainingJob.from_hf(model_id, 8, **settings).model
     each, mtp, loss, embedding = work = weights(model)

@@ -152,9 +152,10 @@ def namespace(value: Any) -> Any:
 
 def refuse(config: Any) -> None:
     """Raise UnsupportedError for sections and providers that are not modelled."""
-    towers = ("vision_config", "freeze_vision_model", "freeze_vision_projection")
-    if any(getattr(config.model, name, None) for name in towers):
-        raise UnsupportedError("vision towers are not modelled; only GPT-like providers and hybrids are")
+    if getattr(config.model, "vision_config", None):
+        raise UnsupportedError(
+            "a provider with a vision_config of its own is not modelled; its recipe by name is, or its model by name with these settings"
+        )
     if getattr(getattr(config, "dataset", None), "skip_getting_attention_mask_from_dataset", True) is False:
         raise UnsupportedError(
             "dataset.skip_getting_attention_mask_from_dataset=false is not modelled: every pipeline stage gets a batch with masks then "

@@ -32,6 +32,7 @@ from ..rank.rank import PARTS, Rank
 from ..routing import routing
 from ..states.buffers import Buffer
 from ..versions import assumptions
+from ..wording import all_of
 from .quantities import Of, document, table
 from .verdict import sentences, verdict_sentence
 
@@ -353,6 +354,14 @@ def features_text(t: Training) -> Iterator[str]:
         yield "torch FSDP2"
     if t.peft != "none":
         yield f"{t.peft} dim {t.peft_dim}"
+    named = {
+        "language model": t.freeze_language_model,
+        "vision layers": t.freeze_vision_model,
+        "audio": t.freeze_audio_model,
+    }
+    frozen = [name for name, on in named.items() if on]
+    if frozen:
+        yield f"{all_of(frozen)} frozen"
     if t.optimizer_cpu_offload:
         yield f"optimizer offloaded {t.optimizer_offload_fraction:.0%}"
     if t.cpu_offloading_num_layers:

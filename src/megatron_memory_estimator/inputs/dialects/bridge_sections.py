@@ -158,7 +158,9 @@ def vocabulary(sections: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], 
         return {"vocab_size": length}, [f"vocabulary: the {length} ids of NullTokenizer, padded"], []
     name = str(tokenizer["tokenizer_model"])
     last = name.lower().rsplit("/", 1)[-1]
-    known = NEMOTRON if "nemotron" in last else QWEN3 if last.startswith("qwen3-next") else known_size(name)
+    known = (
+        NEMOTRON if "nemotron" in last else QWEN3 if last.startswith(("qwen3-next", "qwen3-vl")) else known_size(name)
+    )
     if known is None:
         return {}, [], [Question(f"the vocabulary is the length of the tokenizer {shown(name)}", "--vocab-size N")]
     return {"vocab_size": known}, [f"vocabulary: the {known} ids of the tokenizer {name}, padded"], []
