@@ -135,7 +135,7 @@ def test_adapters_and_what_is_refused() -> None:
         job(actor_train__model_args__freeze_module_prefix="vision_model,embedding")
     with pytest.raises(QuestionsError, match="trainable_module_prefix"):
         job(actor_train__model_args__trainable_module_prefix="vision_model")
-    towers = job(actor_train__model_args__freeze_module_prefix="vision_model", pretrain="Qwen/Qwen2.5-VL-7B-Instruct")
+    towers = job(actor_train__model_args__freeze_module_prefix="vision_model", pretrain="Qwen/Qwen3-VL-4B-Instruct")
     assert any("only the language model is counted" in said for said in towers.warnings)
     with pytest.raises(UnsupportedError, match="deepspeed_train"):
         job(actor_train__strategy_args__strategy_name="deepspeed_train")

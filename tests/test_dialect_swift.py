@@ -191,10 +191,10 @@ def test_attention_of_npus_is_a_fused_one() -> None:
 
 
 def test_models_with_towers_are_their_language_model() -> None:
-    found = job("--model Qwen/Qwen2.5-VL-7B-Instruct --max_length 2048 --freeze_vit true --freeze_llm false")
-    assert found.model.num_layers == 28
+    found = job("--model Qwen/Qwen3-VL-4B-Instruct --max_length 2048 --freeze_vit true --freeze_llm false")
+    assert found.model.num_layers == 36
     assert any("only the language model is counted" in said for said in found.warnings)
-    assert any("has the sizes of the catalogue model Qwen/Qwen2.5-7B" in note for note in found.assumptions)
+    assert any("has the sizes of the catalogue model Qwen/Qwen3-4B" in note for note in found.assumptions)
 
 
 def test_a_file_alone_does_not_say_the_gpus_and_a_power_of_ten_is_a_number() -> None:

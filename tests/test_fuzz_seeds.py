@@ -29,7 +29,7 @@ from .fuzz.watch import Outcome, Reader, observed
 ONE = [(name, case, sentence) for name, known in KNOWN.items() for case, sentence in known]
 SLOW = 30.0
 """CPU seconds of a case on a machine that does other things too."""
-FIRST = 60
+FIRST = 90
 
 
 @pytest.fixture(autouse=True)

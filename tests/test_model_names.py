@@ -52,13 +52,15 @@ def test_other_names_mean_nothing(name: str) -> None:
 
 
 def test_models_with_towers_mean_their_language_model() -> None:
-    assert named("Qwen/Qwen2.5-VL-7B-Instruct") == Named("Qwen/Qwen2.5-7B", has_towers=True)
+    assert named("Qwen/Qwen3-VL-4B-Instruct") == Named("Qwen/Qwen3-4B", has_towers=True)
     assert named("/m/Qwen3-VL-235B-A22B-Instruct") == Named("Qwen/Qwen3-235B-A22B", has_towers=True)
-    assert named("ZhipuAI/GLM-4.5V") == Named("zai-org/GLM-4.5-Air", has_towers=True)
+    assert named("ZhipuAI/GLM-4.6V") == Named("zai-org/GLM-4.5-Air", has_towers=True)
 
 
 def test_an_entry_with_towers_has_them_itself() -> None:
     assert named("/m/Qwen3-VL-30B-A3B-Thinking") == Named("Qwen/Qwen3-VL-30B-A3B-Instruct")
+    assert named("/m/Qwen2.5-VL-7B") == Named("Qwen/Qwen2.5-VL-7B-Instruct")
+    assert named("ZhipuAI/GLM-4.5V") == Named("zai-org/GLM-4.5V")
     assert load("Qwen/Qwen3-VL-30B-A3B-Instruct").towers
 
 

@@ -514,6 +514,7 @@ LORA: dict[str, Any] = {"peft": "lora"}
         ("qwen2_5_omni", {"audio_tokens": 250}),
         ("qwen3_omni_moe", {"audio_tokens": 250, **LORA}),
     ],
+    ids=lambda one: one if isinstance(one, str) else "-".join(one) or "as it is",
 )
 def test_plans_of_a_model_with_a_tower_have_the_figures_of_its_estimate(
     model: str, settings: dict[str, Any], tmp_path: Path

@@ -53,11 +53,11 @@ SAME: dict[str, str] = {
 LANGUAGE_PART: dict[str, str] = {
     r"qwen2-vl-(7b|72b)": "qwen2.5-{0}",
     r"qwen2-vl-2b": "qwen2.5-1.5b",
-    r"qwen2\.5-vl-(3b|7b|32b|72b)": "qwen2.5-{0}",
+    r"qwen2\.5-vl-3b": "qwen2.5-3b",
     r"qwen2\.5-omni-7b": "qwen2.5-7b",
     r"qwen3-vl-2b": "qwen3-1.7b",
     r"qwen3-vl-(4b|32b|235b-a22b)": "qwen3-{0}",
-    r"glm-4\.[56]v": "glm-4.5-air",
+    r"glm-4\.6v": "glm-4.5-air",
     r"kimi-vl-a3b": "moonlight-16b-a3b",
 }  # fmt: skip
 """Models with towers of vision or audio, and the model whose sizes their language model has."""

@@ -108,7 +108,7 @@ def qwen4_exp(f: Fields) -> Converted:
     memory, number = f.count("ple_embed_dim"), f.count("heads_per_ngram", most=MOST_HEADS)
     number *= max(f.count("ngram_size", most=MOST_ORDERS) - 1, 1)
     rows = sum(tables(f.count("ngram_vocab_size_base"), number))
-    padding = f.whole("make_ngram_vocab_size_divisible_by", default=1)
+    padding = f.count("make_ngram_vocab_size_divisible_by", default=1)
     width = memory // number
     fused = memory * wide + memory * h + 3 * wide + wide * f.whole("ple_conv_kernel_size")
     beside = len(f.items("ple_layer_ids"))
