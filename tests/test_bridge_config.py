@@ -145,7 +145,7 @@ def test_refusals(changes: dict[str, Any], sentence: str) -> None:
 def test_vision_providers_and_odd_layouts() -> None:
     found = config()
     found.model.vision_config = {"depth": 2}
-    with pytest.raises(UnsupportedError, match="vision_config"):
+    with pytest.raises(UnsupportedError, match="vision or audio tower"):
         TrainingJob.from_bridge(found)
     odd = config()
     odd.model.pipeline_model_parallel_layout = [["decoder", "attention"]]

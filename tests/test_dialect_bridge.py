@@ -384,12 +384,20 @@ def test_vision_recipes_are_read_by_name(
     assert estimate(found).verdict().not_counted.endswith("--image-tokens counts them")
 
 
-def test_vision_towers_of_a_container_s_own_are_refused_and_freezing_is_a_setting() -> None:
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"vision_config": {"depth": 2}},
+        {"thinker_config": {"a": 1}},
+        {"freeze_vision_model": True},
+        {"image_token_id": 7},
+    ],
+)
+def test_a_provider_with_a_tower_of_its_own_is_refused(more: dict[str, Any]) -> None:
+    """Its model would be counted as one of text."""
     model = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 128, "seq_length": 64}
-    with pytest.raises(UnsupportedError, match="a provider with a vision_config of its own is not modelled"):
-        TrainingJob.from_bridge({"model": {**model, "vision_config": {"depth": 2}}}, 8)
-    frozen = TrainingJob.from_bridge({"model": {**model, "freeze_vision_model": True}}, 8)
-    assert "freeze_vision_model has no effect: the model has no vision tower" in frozen.warnings
+    with pytest.raises(UnsupportedError, match="the vision or audio tower of a provider is not modelled"):
+        TrainingJob.from_bridge({"model": {**model, **more}}, 8)
 
 
 def test_what_decides_memory_and_is_unknown_is_refused() -> None:

@@ -143,7 +143,7 @@ def test_a_layer_keeps_what_the_real_classes_keep(tp: int, targets: tuple[str, .
 def test_what_is_not_modelled_says_so() -> None:
     with pytest.raises(
         LayoutError,
-        match="use_megatron_fsdp with a frozen language model is not modelled: peft or freeze_language_model",
+        match="use_megatron_fsdp is not modelled with peft or with freeze_language_model",
     ):
         stage(2, use_megatron_fsdp=True)
     with pytest.raises(ConfigError, match="peft='prefix' is not one of"):

@@ -27,6 +27,7 @@ from megatron_memory_estimator.job.tower import Block, HfTower, Sound, Tower, To
 from megatron_memory_estimator.modules.hf_tower import images
 from megatron_memory_estimator.modules.layers import tower_params
 from megatron_memory_estimator.modules.vision_tower import inputs
+from megatron_memory_estimator.planner.changes import memory_changes
 from megatron_memory_estimator.planner.search import sampled
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.rank.chunks import Run
@@ -653,7 +654,7 @@ def omni(kind: str) -> Config:
 def omni_job(kind: str, tmp_path: Path, **settings: Any) -> TrainingJob:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(omni(kind)))
-    return TrainingJob.from_hf(str(path), num_gpus=8, tp=2, **settings)
+    return TrainingJob.from_hf(str(path), num_gpus=8, **{"tp": 2, **settings})
 
 
 @pytest.mark.parametrize(
@@ -691,6 +692,11 @@ def test_an_audio_tower_keeps_what_audio_tokens_say(tmp_path: Path) -> None:
     }
     assert adapted == {"linear_fc1", "linear_fc2"}, "what Megatron-Bridge finds by name in the vision tower alone"
     assert 0 < with_adapters.trace.saved_bytes < seen.trace.saved_bytes
+    counts = {
+        sum(param.numel for param in first(tp=tp, image_tokens=384, peft=peft).params if not param.frozen)
+        for tp, peft in ((1, "lora"), (2, "lora"), (4, "canonical_lora"))
+    }
+    assert counts == {27 * 2 * 32 * (1152 + 4304)}, "torch's linears have an adapter that is whole on every rank"
     audio = omni_job("qwen3_omni_moe", tmp_path, ep=4, seq_length=4096, audio_tokens=3000, image_tokens=2000)
     with pytest.raises(LayoutError, match="audio_tokens=3000 beside image_tokens=2000"):
         estimate(audio)
@@ -700,6 +706,68 @@ def test_an_audio_tower_keeps_what_audio_tokens_say(tmp_path: Path) -> None:
         "audio_tokens has no effect: the model has no audio tower"
         in TrainingJob.from_hf(QWEN, num_gpus=8, audio_tokens=9).warnings
     )
+
+
+def test_qwen3_asr_hears_and_sees_nothing(tmp_path: Path) -> None:
+    """Megatron-Bridge's own class: 16 h + 4 f + 4 n + 16 bytes of a row and layer."""
+    inner = config("Qwen/Qwen3-0.6B", model_type="qwen3_asr_text")
+    path = tmp_path / "config.json"
+    audio = {**OMNI3_AUDIO, "output_dim": 1024}
+    path.write_text(
+        json.dumps({"model_type": "qwen3_asr", "thinker_config": {"audio_config": audio, "text_config": inner}})
+    )
+    job = TrainingJob.from_hf(
+        str(path), num_gpus=8, audio_tokens=130, freeze_language_model=True, freeze_vision_model=True
+    )
+    assert [said for said in job.warnings if "no effect" in said] == [
+        "freeze_vision_model has no effect: the model has no vision tower"
+    ]
+    trace = estimate(job).stages[0].rank.plans[0].runs[0].trace
+    assert trace.saved_bytes == pytest.approx(32 * 130 * (16 * 1280 + 4 * 5120 + 4 * 20 + 16) + 82_382_360, rel=1e-3)
+
+
+def test_one_switch_freezes_a_tower_of_an_omni_model(tmp_path: Path) -> None:
+    warned = omni_job("qwen2_5_omni", tmp_path, freeze_vision_projection=True).warnings
+    assert any(said.startswith("freeze_vision_projection has no effect") for said in warned)
+    job = omni_job("qwen2_5_omni", tmp_path, tp=4, image_tokens=2000, audio_tokens=1500, gpu="A100-40GB")
+    notes = {one.name: one.note for one in memory_changes(job)}
+    assert notes["a frozen vision tower"] == notes["a frozen audio tower"] == "it learns nothing more"
+
+
+def test_canonical_adapters_of_a_tower_keep_linear_fc1_whole() -> None:
+    """Qwen3-VL-8B: 17,693,696 parameters of LoRA, and one matrix into 32 for each of queries, keys and values instead of one for all."""
+    given: dict[str, Any] = {"num_gpus": 8, "image_tokens": 1024, "peft": "canonical_lora"}
+    run = estimate(TrainingJob.from_hf(QWEN, tp=1, **given)).stages[0].rank.plans[0].runs[0]
+    assert sum(param.numel for param in run.params if not param.frozen) == 17_693_696 + 27 * 2 * 1152 * 32
+
+
+def test_a_frozen_projection_hands_a_gradient_on_to_trained_layers() -> None:
+    """Inputs of its linears are not kept, those of norms and of the activation are."""
+    for model in ("Qwen/Qwen2.5-VL-7B-Instruct", QWEN):
+        given: dict[str, Any] = {"num_gpus": 8, "image_tokens": 1024}
+        kept = [
+            estimate(TrainingJob.from_hf(model, freeze_vision_projection=on, **given))
+            .stages[0]
+            .rank.plans[0]
+            .runs[0]
+            .trace
+            for on in (False, True)
+        ]
+        less = kept[0].saved_bytes - kept[1].saved_bytes
+        width = 5120 if model != QWEN else 4608
+        mergers = 1 if model != QWEN else 4
+        assert less == mergers * 2 * 1024 * width * 2
+
+
+def test_a_frozen_language_model_keeps_the_whole_embedding_that_its_tower_s_rows_are_cut_from() -> None:
+    def kept(**settings: Any) -> int:
+        job = TrainingJob.from_hf(QWEN, num_gpus=8, tp=4, sequence_parallel=True, seq_length=4096, **settings)
+        runs = estimate(job).stages[0].rank.plans[0].runs
+        return next(run.trace.saved_bytes for run in runs if run.unit.name == "embedding")
+
+    others = 2 * 4096 * 4096 * 3 // 4
+    assert kept(image_tokens=1024, freeze_language_model=True) == kept(image_tokens=1024, peft="lora") == others
+    assert kept(peft="lora") == 0 and kept(image_tokens=1024) > others
 
 
 def test_kimi_k25_s_tower_is_the_code_of_its_checkpoint() -> None:
@@ -749,6 +817,7 @@ def test_images_by_their_size_become_tokens(model: str, images: str, tokens: int
     [
         ({"images": "four"}, "images='four' is not understood; give sizes in pixels, such as images=4x1024x1024"),
         ({"images": "4x0x10"}, "is not understood"),
+        ({"images": "00x10"}, "is not understood"),
         (
             {"images": "1024x1024", "image_tokens": 5},
             "images=1024x1024 are 1,024 image_tokens, not 5: give one of both",

@@ -108,6 +108,11 @@ OVERLAP = (
     "wgrad_deferral_limit",
 )
 """Settings that the section comm_overlap has by their own names."""
+OF_TOWERS = (
+    "vision_config", "thinker_config", "freeze_vision_model", "freeze_vision_projection", "freeze_audio_model", "image_token_id",
+    "image_token_index", "media_placeholder_token_id", "audio_token_id",
+)  # fmt: skip
+"""Fields of providers that have a tower (`models/*/*_provider.py`)."""
 NOTHING: tuple[Any, ...] = (None, False, "", 0, [], {}, ())
 
 
@@ -121,6 +126,10 @@ def job_from_bridge(config: Any, num_gpus: int | None, settings: Mapping[str, An
         config = namespace(config)
     if getattr(config, "model", None) is None:
         raise ConfigError("a Megatron-Bridge config needs the section model")
+    if any(getattr(config.model, name, None) not in NOTHING for name in OF_TOWERS):
+        raise UnsupportedError(
+            "the vision or audio tower of a provider is not modelled: its recipe by name is, or its model by name with these settings"
+        )
     values = container_values(config)
     parallel = [values.get(f"{kind}_parallel_size") or 1 for kind in ("tensor_model", "pipeline_model", "context")]
     dp = getattr(config, "data_parallel_size", None)
@@ -152,10 +161,6 @@ def namespace(value: Any) -> Any:
 
 def refuse(config: Any) -> None:
     """Raise UnsupportedError for sections and providers that are not modelled."""
-    if getattr(config.model, "vision_config", None):
-        raise UnsupportedError(
-            "a provider with a vision_config of its own is not modelled; its recipe by name is, or its model by name with these settings"
-        )
     if getattr(getattr(config, "dataset", None), "skip_getting_attention_mask_from_dataset", True) is False:
         raise UnsupportedError(
             "dataset.skip_getting_attention_mask_from_dataset=false is not modelled: every pipeline stage gets a batch with masks then "

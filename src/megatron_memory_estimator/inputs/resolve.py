@@ -276,11 +276,11 @@ def _seen(settings: dict[str, Any], model: Model) -> tuple[dict[str, Any], Assum
     if not isinstance(images, str):
         raise ConfigError(f"images={shown(images)} is not understood; give sizes in pixels, {EXAMPLE}")
     tokens = tokens_of_images(images, model.towers)
-    if settings.get("image_tokens") not in (None, 0, tokens):
+    if str(settings.get("image_tokens") or tokens) != str(tokens):
         raise ConfigError(
             f"images={images} are {tokens:,} image_tokens, not {settings['image_tokens']}: give one of both"
         )
-    said = f"images={images}: {tokens:,} image_tokens of a sequence, where the processor scales none of them down"
+    said = f"images={images}: {tokens:,} image_tokens of a sequence, where the processor scales none of them up or down"
     return {**settings, "image_tokens": tokens}, Assumption(said, f"{tokens:,} image tokens")
 
 

@@ -62,7 +62,7 @@ class Settings(TypedDict, total=False):
     num_distributed_optimizer_instances: int  # replicas of the distributed optimizer's shards
 
     # training
-    freeze_language_model: bool  # vision tower: the language model behind it is not trained
+    freeze_language_model: bool  # towers: the language model behind them is not trained
     image_tokens: int  # vision tower: tokens of a sequence that stand for images
     images: str  # vision tower: images of a sequence, as 4x1024x1024 (how many, height, width); several with +
     audio_tokens: int  # audio tower: tokens of a sequence that stand for sound

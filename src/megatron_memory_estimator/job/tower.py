@@ -36,9 +36,7 @@ class Block(NamedTuple):
 class TowerTraining:
     """How towers are trained, by the names of Megatron-Bridge's providers."""
 
-    freeze_language_model: bool = setting(
-        False, "vision tower: the language model behind it is not trained", of="tower"
-    )
+    freeze_language_model: bool = setting(False, "towers: the language model behind them is not trained")
     image_tokens: int = setting(0, "vision tower: tokens of a sequence that stand for images", of="tower")
     images: str = setting(
         "", "vision tower: images of a sequence, as 4x1024x1024 (how many, height, width); several with +", of="tower"
@@ -67,7 +65,7 @@ class Vit(NamedTuple):
 
 HfKind = Literal[
     "qwen2_5_vl", "qwen2_5_omni", "qwen3_omni", "glm4v", "siglip", "pixtral", "gemma4", "moonvit", "qwen2_5_omni_audio",
-    "qwen3_omni_audio",
+    "qwen3_omni_audio", "qwen3_asr_audio",
 ]  # fmt: skip
 
 
@@ -159,6 +157,11 @@ class Tower(NamedTuple):
         """Whether it is an audio tower."""
         return self.hf is not None and self.hf.sound is not None
 
+    @property
+    def adaptable(self) -> bool:
+        """Whether it has linears of the names that Megatron-Bridge puts adapters beside (`peft/module_matcher.py`)."""
+        return self.vit is not None or (self.hf is not None and self.hf.kind == "qwen3_omni")
+
     def given(self, training: TowerTraining) -> int:
         """Tokens of a sequence that it makes."""
         return (training.audio_tokens if self.hears else training.image_tokens) if self.sees else 0
@@ -190,7 +193,7 @@ def tokens_of_images(text: str, towers: tuple[Tower, ...]) -> int:
     total = 0
     for part in text.replace(" ", "").split("+"):
         found = IMAGES.fullmatch(part.lower())
-        if found is None or "0" in (found[1], found[2], found[3]):
+        if found is None or not all(int(one) for one in found.groups() if one is not None):
             raise ConfigError(f"images={shown(text)} is not understood; give sizes in pixels, {EXAMPLE}")
         total += int(found[1] or 1) * eye.tokens(int(found[2]), int(found[3]))
     return total

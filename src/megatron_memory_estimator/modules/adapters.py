@@ -36,6 +36,10 @@ def adapters_of(c: Context, name: str) -> tuple[str, ...]:
         return ()
     last = name.rsplit(".", 1)[-1]
     targets = t.peft_target_modules or DEFAULT_TARGETS
+    if (
+        c.of_tower and last == "linear_fc1"
+    ):  # one adapter in a tower (`canonical_lora.py`, _should_treat_linear_fc1_as_unfused)
+        return (last,) if {last, *CANONICAL[last]} & set(targets) else ()
     if t.peft == "canonical_lora" and last in CANONICAL:
         return tuple(part for part in CANONICAL[last] if part in targets or not t.peft_target_modules)
     return (last,) if last in targets else ()
@@ -57,6 +61,14 @@ def adapter_params(c: Context, name: str, weight: Param) -> Module[None]:
         if c.training.peft == "dora":
             split["gemm"] = ""
             yield Param(f"{name}{MARK}{part}.weight_magnitude", (out,), matrix=False, **split)  # type: ignore[arg-type]
+
+
+def whole_adapter_params(c: Context, name: str, weight: Param) -> Module[None]:
+    """Parameters of the adapter beside a linear of torch, whole on every rank (`lora_layers.py`, LinearAdapter)."""
+    dim, (out, inp) = Dim("dim", c.training.peft_dim), weight.shape
+    for part in adapters_of(c, name)[:1]:
+        yield Param(f"{name}{MARK}{part}.linear_in.weight", (dim, inp), "replicated")
+        yield Param(f"{name}{MARK}{part}.linear_out.weight", (out, dim), "replicated")
 
 
 def _part(c: Context, out: Dim, part: str) -> Dim:

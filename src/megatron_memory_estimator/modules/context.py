@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from ..dataclass import dataclass
 from ..job.layout import Layout
@@ -29,6 +29,9 @@ GROUPED_ROWS = 256
 @dataclass(frozen=True)
 class Context:
     """The inputs of a module declaration."""
+
+    of_tower: ClassVar[bool] = False
+    """Whether the module is one of a tower."""
 
     model: Model
     layout: Layout

@@ -53,13 +53,14 @@ def lookup(c: Context, name: str, table: Param, out: Tensor) -> Module[Tensor]:
         grads = (*grads, whole.like(f"{name}.output grad gathered"))
     scatters = c.training.scatter_embedding_sequence_parallel
     pins = m.towers or not scatters or (learned and not c.training.clone_scatter_output_in_embedding)
-    if c.sp_many and pins and not drops:
+    pinned = c.sp_many and pins and not drops
+    if pinned:
         # the scatter is a view that pins the whole output: what is beyond this rank's part stays until the end. Behind a tower it comes
         # after its rows are put in (NVIDIA-NeMo/Megatron-Bridge, scatter_embedding_sequence_parallel of the VL providers)
         rest = Dim("(tp-1)*seq*b*hidden_size", (whole.nbytes - out.nbytes) // DTYPE_BYTES[whole.dtype])
         kept = (*kept, c.new(f"{name}.output of other ranks", rest))
-    if c.training.base_frozen:  # frozen, and nothing before it needs a gradient
-        kept, grads = (), ()
+    if c.training.base_frozen:  # frozen; what is cut of it leads back to towers that are trained, or have adapters
+        kept, grads = (kept[-1:] if pinned and _leads_back(c) else ()), ()
     sends = over_tp(c, "reduce_scatter" if c.sp_many and scatters else "all_reduce", whole)
     returns = over_tp(c, "all_gather", whole) if c.sp_many and grads else ()
     added = 2 * table.numel * DTYPE_BYTES[c.training.grad_dtype] if grads else 0  # main_grad, read and written
@@ -68,6 +69,12 @@ def lookup(c: Context, name: str, table: Param, out: Tensor) -> Module[Tensor]:
     if drops:
         yield Op(f"{name}.dropout", (found,), (out,), (out.like(f"{name}.dropout_mask", "bool"),))
     return out
+
+
+def _leads_back(c: Context) -> bool:
+    """Whether rows of a tower that learns stand in the output of a frozen embedding."""
+    t = c.training
+    return any(tower.given(t) and (t.peft == "none" or tower.adaptable) for tower in c.model.towers)
 
 
 def embedding(c: Context, *, alone: bool) -> Module[Tensor]:

@@ -17,6 +17,7 @@ from ..tape.work import Gemm, Streamed
 from .adapters import adapted
 from .context import Context
 from .module import Module, changed
+from .vision_tower import uncounted
 
 
 class Kind(NamedTuple):
@@ -58,6 +59,7 @@ KINDS: dict[HfKind, Kind] = {
     "moonvit": Kind(norm="LayerNorm", gated=False, fused=True, looped=False, rotary=True),
     "qwen2_5_omni_audio": WHISPER,
     "qwen3_omni_audio": WHISPER,
+    "qwen3_asr_audio": WHISPER._replace(looped=False),
 }
 
 
@@ -120,11 +122,11 @@ def _clippable(v: Context, tower: HfTower, name: str, x: Tensor, width: Dim) -> 
 def linear(v: Context, name: str, x: Tensor, width: Dim) -> Module[Tensor]:
     """A linear, which keeps its input, and its adapter, which keeps it where the linear is frozen."""
     out, weight = v.new(f"{name}.output", *x.shape[:-1], width), Param(f"{name}.weight", (width, x.shape[-1]))
-    trained = v.training.peft == "none"
+    trained = not v.training.base_frozen
     work = (Gemm(numel_of(x.shape[:-1]), width.local, x.shape[-1].local, counted=False),)
     grads = (v.new(f"{name}.weight.wgrad", *weight.shape),) if trained else ()
     yield Op(name, (x,), (out,), (x,) if trained else (), backward=grads, work=work)
-    return (yield from adapted(v, name, x, out, weight))
+    return (yield from uncounted(adapted(v, name, x, out, weight)))
 
 
 def layer(v: Context, tower: HfTower, entry: Tensor, at: int) -> Module[None]:

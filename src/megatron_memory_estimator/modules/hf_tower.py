@@ -20,7 +20,7 @@ from .adapters import adapters_of
 from .context import Context
 from .hf_layers import KINDS, gated, layer, layer_norm, linear, norm, wide_norm, width_of
 from .module import Module
-from .vision_tower import POSITIONS, behind_the_first_adapter, chunks, seen
+from .vision_tower import POSITIONS, behind_the_first_adapter, chunks, seen, with_frozen_linears
 
 
 def images(c: Context, whole: Tower) -> Module[None]:
@@ -47,7 +47,7 @@ def images(c: Context, whole: Tower) -> Module[None]:
 
 
 def _trained(v: Context, tower: HfTower, *, projected: bool = True) -> Module[None]:
-    """All of it, of which what is trained needs for its backward is kept."""
+    """All of it, of which what is trained needs for its backward is kept. A projection that is not `projected` hands a gradient on."""
     x = v.residual("hidden_states")
     yield from (_heard if tower.sound else _embedded)(v, tower, x)
     for at in range(tower.depth):
@@ -55,8 +55,7 @@ def _trained(v: Context, tower: HfTower, *, projected: bool = True) -> Module[No
         x = v.residual(f"layers.{at}.output")
         if at in tower.deepstack:
             yield from _merged(v, tower, f"merger_list.{at}", x, over_all=True)
-    if projected:
-        yield from PROJECTIONS[tower.kind](v, tower, x)
+    yield from PROJECTIONS[tower.kind](v if projected else with_frozen_linears(v), tower, x)
 
 
 def attention_biased(model: Model, training: Training) -> bool:
@@ -316,5 +315,5 @@ WEIGHTLESS = ("pooler", "embedding_pre_projection_norm")
 PROJECTIONS = {
     "qwen2_5_vl": _merged_qwen, "qwen2_5_omni": _merged_qwen, "qwen3_omni": _merged_omni, "glm4v": _merged_glm, "siglip": _merged_siglip,
     "pixtral": _merged_pixtral, "gemma4": _merged_gemma4, "moonvit": _merged_moonvit, "qwen2_5_omni_audio": _pooled,
-    "qwen3_omni_audio": _spoken,
+    "qwen3_omni_audio": _spoken, "qwen3_asr_audio": _spoken,
 }  # fmt: skip

@@ -27,7 +27,7 @@ from ..job.tower import Tower, Weight, counted
 from ..tape.ops import EVERYTHING, Item, Op, Part, Recompute, Unit, renaming
 from ..tape.tensor import Dim, Param, Tensor, uneven
 from ..wording import all_of
-from .adapters import MARK, adapter_params
+from .adapters import MARK, adapter_params, whole_adapter_params
 from .context import Context
 from .embedding import embedding, embedding_params, lookup
 from .gemma4 import per_layer_inputs
@@ -355,7 +355,8 @@ def tower_params(c: Context, tower: Tower) -> Module[None]:
                 param = _param(c, f"{where}.{weight.name}", weight, frozen=frozen)
                 yield param
                 if weight.name.endswith(".weight") and len(weight.shape) == MATRIX:
-                    yield from adapter_params(v, param.name.removesuffix(".weight"), param)
+                    put = whole_adapter_params if tower.hf else adapter_params
+                    yield from put(v, param.name.removesuffix(".weight"), param)
 
 
 def _param(c: Context, name: str, weight: Weight, *, frozen: bool) -> Param:

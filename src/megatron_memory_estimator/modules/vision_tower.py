@@ -35,6 +35,8 @@ these names (`peft/module_matcher.py`), frozen or not."""
 class _Patches(Context):
     """A context whose sequence is patches of images, on every context-parallel rank all of them."""
 
+    of_tower = True
+
     @cached_property
     def seq(self) -> Dim:
         return Dim("patches", self.training.seq_length)
@@ -48,10 +50,13 @@ def seen(c: Context, vit: Vit | HfTower, tokens: int) -> Context:
         normalization="LayerNorm", activation_func="gelu", add_bias_linear=True, hidden_dropout=0.0, attention_dropout=0.0,
         vocab_size=1,
     )  # fmt: skip
+    adapters = (
+        "lora" if isinstance(vit, HfTower) and t.peft != "none" else t.peft
+    )  # beside a linear of torch there is one kind
     training = Training(
         params_dtype=t.params_dtype, transformer_engine_version=t.transformer_engine_version, megatron_core_version=t.megatron_core_version,
         seq_length=max(tokens, 1) * vit.merge, apply_rope_fusion=False, bias_activation_fusion=False,
-        recompute_granularity="selective" if t.recomputes_selectively() else None, peft=t.peft, peft_dim=t.peft_dim,
+        recompute_granularity="selective" if t.recomputes_selectively() else None, peft=adapters, peft_dim=t.peft_dim,
         peft_target_modules=t.peft_target_modules,
     )  # fmt: skip
     training = dataclasses.replace(training, micro_batch_size=t.micro_batch_size)
@@ -82,14 +87,15 @@ def images(c: Context, vit: Vit) -> Module[None]:
 
 def _trained(v: Context, table: Tensor, vit: Vit, t: Training) -> Module[None]:
     """Patches, layers and mergers, of which all that is trained needs for its backward is kept."""
+    behind = with_frozen_linears(v) if t.freeze_vision_projection else v
     yield from _embedded(v, table, vit)
     for group, covered in _groups(t, vit.depth):
-        inside = tuple(item for at in group for item in _layer(v, table, vit, at))
+        inside = tuple(item for at in group for item in _layer(v, table, vit, at, behind))
         if covered:
             yield Recompute(f"layers {group[0]} to {group[-1]}", inside)
         else:
             yield from inside
-    yield from _merged(v, "merger", v.residual(_output(vit.depth - 1)), vit.hidden, vit)
+    yield from _merged(behind, "merger", v.residual(_output(vit.depth - 1)), vit.hidden, vit)
 
 
 def _groups(t: Training, depth: int) -> Iterator[tuple[range, bool]]:
@@ -138,7 +144,12 @@ def _embedded(v: Context, table: Tensor, vit: Vit) -> Module[None]:
     yield Op("pos_embed.add", (x, scaled), (v.residual(_output(-1)), table), forward=sums, passes=(x,))
 
 
-def _layer(v: Context, table: Tensor, vit: Vit, at: int) -> list[Item]:
+def with_frozen_linears(v: Context) -> Context:
+    """The context in which linears hand a gradient on and have none themselves."""
+    return dataclasses.replace(v, training=dataclasses.replace(v.training, freeze_language_model=True))
+
+
+def _layer(v: Context, table: Tensor, vit: Vit, at: int, behind: Context) -> list[Item]:
     """A layer, and the merger behind it if it has one, with names of its own."""
     entry = v.residual("entry")
 
@@ -148,7 +159,7 @@ def _layer(v: Context, table: Tensor, vit: Vit, at: int) -> list[Item]:
         out = yield from _mlp(v, x)
         x = yield from bias_dropout_add(v, "mlp_bda", out, x)
         if at in vit.deepstack:
-            yield from _merged(v, "deepstack", x, vit.hidden * vit.merge, vit)
+            yield from _merged(behind, "deepstack", x, vit.hidden * vit.merge, vit)
 
     rename = renaming(f"layers.{at}.", {entry.name: _output(at - 1), table.name: table.name})
     return [item for item in changed(module(), rename) if not isinstance(item, Param)]
@@ -159,7 +170,7 @@ def _attention(v: Context, hidden: Tensor, table: Tensor, vit: Vit) -> Module[Te
     d = Dim("kv_channels", vit.hidden // vit.heads)
     x = yield from norm(v, "input_layernorm", hidden)
     weight = Param(f"{name}.linear_qkv.weight", (v.dim("qkv", 3 * vit.hidden, "tp"), v.hidden), "tp")
-    qkv = yield from _uncounted(column_linear(v, f"{name}.linear_qkv", x, weight))
+    qkv = yield from uncounted(column_linear(v, f"{name}.linear_qkv", x, weight))
     q, k, source = (qkv.view(f"{name}.{which}", (v.seq, v.batch, heads, d)) for which in "qkv")
     yield Op(f"{name}.split_qkv", (qkv,), (q, k, source))
     turned = (q.like(f"{name}.q rotated"), k.like(f"{name}.k rotated"))
@@ -179,18 +190,18 @@ def _attention(v: Context, hidden: Tensor, table: Tensor, vit: Vit) -> Module[Te
 
     context = yield from recomputed(v.training.recomputes("core_attn"), f"{CORE}.checkpoint", core())
     proj = Param(f"{name}.linear_proj.weight", (v.hidden, v.dim("heads*kv_channels", vit.hidden, "tp")), "tp")
-    return (yield from _uncounted(row_linear(v, f"{name}.linear_proj", context, proj)))
+    return (yield from uncounted(row_linear(v, f"{name}.linear_proj", context, proj)))
 
 
 def _mlp(v: Context, hidden: Tensor) -> Module[Tensor]:
     width = v.dim("ffn_hidden_size", v.model.ffn, "tp")
     x = yield from norm(v, "pre_mlp_layernorm", hidden)
-    wide = yield from _uncounted(
+    wide = yield from uncounted(
         column_linear(v, "mlp.linear_fc1", x, Param("mlp.linear_fc1.weight", (width, v.hidden), "tp"))
     )
     act = yield from activation(v, "mlp.activation", wide, width)
     return (
-        yield from _uncounted(
+        yield from uncounted(
             row_linear(v, "mlp.linear_fc2", act, Param("mlp.linear_fc2.weight", (v.hidden, width), "tp"))
         )
     )
@@ -213,11 +224,11 @@ def _merged(v: Context, name: str, hidden: Tensor, normed: int, vit: Vit) -> Mod
 def _linear(v: Context, name: str, x: Tensor, out: Tensor, shape: tuple[Dim, Dim]) -> Module[Tensor]:
     """A linear of the mergers, which keeps its input, and its adapter."""
     n, k = (dim.local for dim in shape)
-    weight, trained = Param(f"{name}.weight", shape, "tp"), v.training.peft == "none"
+    weight, trained = Param(f"{name}.weight", shape, "tp"), not v.training.base_frozen
     work = (Gemm(x.shape[0].local * v.batch.size, n, k, counted=False),)
     grads = (v.new(f"{name}.weight.wgrad", *shape),) if trained else ()
     yield Op(name, (x,), (out,), (x,) if trained else (), backward=grads, work=work)
-    return (yield from _uncounted(adapted(v, name, x, out, weight)))
+    return (yield from uncounted(adapted(v, name, x, out, weight)))
 
 
 def behind_the_first_adapter(module: Module[None]) -> Module[None]:
@@ -236,7 +247,7 @@ def behind_the_first_adapter(module: Module[None]) -> Module[None]:
     yield from changed(module, change)
 
 
-def _uncounted(module: Module[Tensor]) -> Module[Tensor]:
+def uncounted(module: Module[Tensor]) -> Module[Tensor]:
     """The module with products that are no part of the model's FLOPs, as Megatron counts them."""
 
     def change(item: Item) -> Item:

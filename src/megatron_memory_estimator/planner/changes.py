@@ -100,8 +100,12 @@ def memory_changes(job: TrainingJob) -> Iterator[Change]:
     yield from _splits(job)
     if not job.env.expandable_segments:
         yield allocator(job)
-    if t.image_tokens and not t.freeze_vision_model and t.peft == "none" and any(one.sees for one in model.towers):
-        yield change("a frozen vision tower", "its projection is trained alone", "numerics", freeze_vision_model=True)
+    for tower in model.towers if t.peft == "none" else ():
+        if tower.given(t) and not tower.frozen(t, projection=False):
+            whole = tower.hf is not None and tower.hf.whole
+            note = "it learns nothing more" if whole else "its projection is trained alone"
+            frozen = {"freeze_audio_model" if tower.hears else "freeze_vision_model": True}
+            yield change(f"a frozen {tower.name}", note, "numerics", **frozen)
     if not t.optimizer_cpu_offload and t.use_distributed_optimizer and OPTIMIZERS[t.optimizer].offloaded:
         yield change(
             "the optimizer in host memory",

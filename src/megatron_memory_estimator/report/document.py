@@ -357,6 +357,7 @@ def features_text(t: Training) -> Iterator[str]:
     named = {
         "language model": t.freeze_language_model,
         "vision layers": t.freeze_vision_model,
+        "vision projection": t.freeze_vision_projection,
         "audio": t.freeze_audio_model,
     }
     frozen = [name for name, on in named.items() if on]

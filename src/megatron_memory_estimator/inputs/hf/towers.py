@@ -406,6 +406,14 @@ def omni3_audio(v: Fields, outer: Fields, hidden: int) -> Tower:
     )  # fmt: skip
 
 
+def asr_audio(v: Fields, outer: Fields, hidden: int) -> Tower:
+    """Qwen3-ASR: Megatron-Bridge's own copy of that class, whose attention sees all of the sound at once
+    (`qwen3_asr/hf_qwen3_asr/modeling_qwen3_asr.py`)."""
+    tower = omni3_audio(v, outer, hidden)
+    assert tower.hf is not None
+    return tower._replace(hf=tower.hf._replace(kind="qwen3_asr_audio", image=0))
+
+
 VISION, AUDIO = "vision_config", "audio_config"
 OMNI3: dict[str, Reader] = {VISION: omni3_vision, AUDIO: omni3_audio}
 READERS: dict[str, dict[str, Reader]] = {
@@ -421,7 +429,7 @@ READERS: dict[str, dict[str, Reader]] = {
     "kimi_k25": {VISION: moonvit},
     "qwen2_5_omni": {VISION: omni25_vision, AUDIO: omni25_audio},
     "qwen3_omni_moe": OMNI3,
-    "qwen3_asr": {AUDIO: omni3_audio},
+    "qwen3_asr": {AUDIO: asr_audio},
 }
 """Towers that are counted, by the model_type of the whole model and the key of the tower."""
 
