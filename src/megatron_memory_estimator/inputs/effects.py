@@ -38,7 +38,7 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
         owner = OWNERS.get(name)
         if owner and owner not in present and (value is True or value not in (None, 1, 0)):
             yield f"{name} has no effect: the model has no {PARTS.get(owner, f'{owner} layers')}"
-    if t.freeze_vision_projection and any(tower.hf is not None and tower.hf.whole for tower in model.towers):
+    if t.freeze_vision_projection and any(tower.whole for tower in model.towers):
         yield "freeze_vision_projection has no effect: freeze_vision_model freezes a tower of this model with all that leads out of it"
     if given.get("linear_attention_freq") not in (None, 1) and not model.alternates:
         yield "linear_attention_freq has no effect: no layers of the model alternate by it"

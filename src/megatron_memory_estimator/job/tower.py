@@ -104,11 +104,6 @@ class HfTower(NamedTuple):
     deepstack: tuple[int, ...] = ()
     sound: Sound | None = None
 
-    @property
-    def whole(self) -> bool:
-        """Whether what leads into the language model is frozen with the layers: omni models have one switch for a tower."""
-        return self.sound is not None or self.kind in ("qwen2_5_omni", "qwen3_omni")
-
 
 class Eye(NamedTuple):
     """What an image becomes before the tower: `side` pixels each way become one token, a rest is rounded `up` or to the nearest; or every
@@ -158,6 +153,11 @@ class Tower(NamedTuple):
         return self.hf is not None and self.hf.sound is not None
 
     @property
+    def whole(self) -> bool:
+        """Whether what leads into the language model is frozen with the layers: omni models have one switch for a tower."""
+        return self.hears or (self.hf is not None and self.hf.kind in ("qwen2_5_omni", "qwen3_omni"))
+
+    @property
     def adaptable(self) -> bool:
         """Whether it has linears of the names that Megatron-Bridge puts adapters beside (`peft/module_matcher.py`)."""
         return self.vit is not None or (self.hf is not None and self.hf.kind == "qwen3_omni")
@@ -170,8 +170,7 @@ class Tower(NamedTuple):
         """Whether its layers, or what leads from them into the language model, are not trained."""
         if self.hears:
             return training.freeze_audio_model
-        layers = not projection or (self.hf is not None and self.hf.whole)
-        return training.freeze_vision_model if layers else training.freeze_vision_projection
+        return training.freeze_vision_model if self.whole or not projection else training.freeze_vision_projection
 
     def lacks(self, training: TowerTraining) -> str:
         """What of it no figure has, if anything."""

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 from ..job.tower import HfKind, HfTower
 from ..tape.ops import Op, renaming
-from ..tape.tensor import Dim, Param, Tensor, numel_of
-from ..tape.work import Gemm, Streamed
-from .adapters import adapted
+from ..tape.tensor import Dim, Tensor
+from ..tape.work import Streamed
 from .context import Context
 from .module import Module, changed
-from .vision_tower import uncounted
+from .vision_tower import linear as linear_to
 
 
 class Kind(NamedTuple):
@@ -27,8 +26,7 @@ class Kind(NamedTuple):
     gated       the MLP
     fused       queries, keys and values are one matrix, and what is kept of the values is its output
     looped      attention goes image by image, and its outputs are put together
-    tables      fp32 tables of the rotary embedding that each layer makes: one pair, one for queries and one for keys; 0: none, or none of
-                their own
+    tables      fp32 tables of the rotary embedding that each layer makes: one pair, or one for queries and one for keys
     rotary      queries and keys are turned
     more_norms  norms behind attention and MLP too, and of queries, keys and values
     mlp         the linears of the MLP by name: adapters find those of Megatron's names
@@ -38,21 +36,27 @@ class Kind(NamedTuple):
     gated: bool
     fused: bool
     looped: bool
-    tables: int = 0
+    tables: tuple[str, ...] = ()
     rotary: bool = False
     more_norms: bool = False
     mlp: tuple[str, str] = ("up_proj", "down_proj")
 
 
-PAIR = 2
+PAIR, TWO_PAIRS = ("cos", "sin"), ("cos (q)", "sin (q)", "cos (k)", "sin (k)")
 WHISPER = Kind(norm="LayerNorm", gated=False, fused=False, looped=True)
 KINDS: dict[HfKind, Kind] = {
-    "qwen2_5_vl": Kind(norm="eager", gated=True, fused=True, looped=True, tables=2, rotary=True),
-    "qwen2_5_omni": Kind(norm="eager", gated=True, fused=False, looped=True, tables=4, rotary=True),
+    "qwen2_5_vl": Kind(norm="eager", gated=True, fused=True, looped=True, tables=PAIR, rotary=True),
+    "qwen2_5_omni": Kind(norm="eager", gated=True, fused=False, looped=True, tables=TWO_PAIRS, rotary=True),
     "qwen3_omni": Kind(
-        norm="LayerNorm", gated=False, fused=True, looped=True, tables=2, rotary=True, mlp=("linear_fc1", "linear_fc2")
+        norm="LayerNorm",
+        gated=False,
+        fused=True,
+        looped=True,
+        tables=PAIR,
+        rotary=True,
+        mlp=("linear_fc1", "linear_fc2"),
     ),
-    "glm4v": Kind(norm="eager", gated=True, fused=True, looped=True, tables=2, rotary=True),
+    "glm4v": Kind(norm="eager", gated=True, fused=True, looped=True, tables=PAIR, rotary=True),
     "siglip": Kind(norm="LayerNorm", gated=False, fused=False, looped=False),
     "pixtral": Kind(norm="eager", gated=True, fused=False, looped=False, rotary=True),
     "gemma4": Kind(norm="wide", gated=True, fused=False, looped=False, rotary=True, more_norms=True),
@@ -120,13 +124,8 @@ def _clippable(v: Context, tower: HfTower, name: str, x: Tensor, width: Dim) -> 
 
 
 def linear(v: Context, name: str, x: Tensor, width: Dim) -> Module[Tensor]:
-    """A linear, which keeps its input, and its adapter, which keeps it where the linear is frozen."""
-    out, weight = v.new(f"{name}.output", *x.shape[:-1], width), Param(f"{name}.weight", (width, x.shape[-1]))
-    trained = not v.training.base_frozen
-    work = (Gemm(numel_of(x.shape[:-1]), width.local, x.shape[-1].local, counted=False),)
-    grads = (v.new(f"{name}.weight.wgrad", *weight.shape),) if trained else ()
-    yield Op(name, (x,), (out,), (x,) if trained else (), backward=grads, work=work)
-    return (yield from uncounted(adapted(v, name, x, out, weight)))
+    """A linear of a width."""
+    return (yield from linear_to(v, name, x, v.new(f"{name}.output", *x.shape[:-1], width), (width, x.shape[-1])))
 
 
 def layer(v: Context, tower: HfTower, entry: Tensor, at: int) -> Module[None]:
@@ -166,8 +165,7 @@ def _attention(v: Context, tower: HfTower, entry: Tensor) -> Module[Tensor]:
             parts.append(part)
         q, k, value = parts
     if kind.rotary:
-        named = ("cos", "sin") if kind.tables == PAIR else ("cos (q)", "sin (q)", "cos (k)", "sin (k)")[: kind.tables]
-        own = tuple(v.new(f"{name}.rotary.{part}", v.seq, v.batch, d, dtype="fp32") for part in named)
+        own = tuple(v.new(f"{name}.rotary.{part}", v.seq, v.batch, d, dtype="fp32") for part in kind.tables)
         turned = (
             v.new(f"{name}.q rotated", v.seq, v.batch, heads, d),
             v.new(f"{name}.k rotated", v.seq, v.batch, heads, d),

@@ -14,7 +14,7 @@ from ..job.model import Model
 from ..job.tower import HfTower, Sound, Tower, half
 from ..job.training import Training
 from ..tape.ops import Op
-from ..tape.tensor import Dim, Tensor
+from ..tape.tensor import Dim, Tensor, numel_of
 from ..tape.work import Gemm, Streamed
 from .adapters import adapters_of
 from .context import Context
@@ -145,11 +145,10 @@ def _heard(v: Context, tower: HfTower, out: Tensor) -> Module[None]:
     yield from convolved(v, tower, sound, stretches, out)
 
 
-def _convolution(v: Context, name: str, x: Tensor | None, out: Tensor, taps: int) -> Op:
+def _convolution(name: str, x: Tensor, out: Tensor, taps: int) -> Op:
     """A convolution, which keeps its input; `taps`: products of an output."""
-    reads = () if x is None else (x,)
-    flops = 2 * taps * (out.nbytes // 2)
-    return Op(name, reads, (out,), reads, work=(Streamed(flops, counted=False),))
+    flops = 2 * taps * numel_of(out.shape)
+    return Op(name, (x,), (out,), (x,), work=(Streamed(flops, counted=False),))
 
 
 def _convolved(v: Context, tower: HfTower, sound: Sound, stretches: Dim, out: Tensor) -> Module[None]:
@@ -162,7 +161,7 @@ def _convolved(v: Context, tower: HfTower, sound: Sound, stretches: Dim, out: Te
     for name in ("conv2d1", "conv2d2", "conv2d3"):
         bins, frames = half(bins), half(frames)
         found = v.new(f"{name}.output", stretches, v.batch, channels, Dim("frequencies", bins), Dim("frames", frames))
-        yield _convolution(v, name, x, found, taps)
+        yield _convolution(name, x, found, taps)
         x, taps = found.like(f"{name}.gelu"), 9 * sound.channels
         yield Op(f"{name}.gelu", (found,), (x,), (found,))
     rows = v.new(
@@ -180,11 +179,11 @@ def _convolved_in_time(v: Context, tower: HfTower, sound: Sound, stretches: Dim,
     x = v.new("input_features", stretches, v.batch, Dim("num_mel_bins", sound.bins), frames)
     yield Op("input_features", (), (x,))
     first = v.new("conv1.output", stretches, v.batch, frames, v.hidden)
-    yield _convolution(v, "conv1", x, first, 3 * sound.bins)
+    yield _convolution("conv1", x, first, 3 * sound.bins)
     mask, masked = v.new("padded_mask", stretches, v.batch, frames, dtype="int64"), first.like("conv1.masked")
     yield Op("conv1.gelu", (first,), (masked, mask), (first, mask), forward=(first.like("conv1.gelu.output"),))
     second = v.new("conv2.output", stretches, v.batch, less, v.hidden)
-    yield _convolution(v, "conv2", masked, second, 3 * tower.hidden)
+    yield _convolution("conv2", masked, second, 3 * tower.hidden)
     act, index = second.like("conv2.gelu"), v.new("valid_indices", v.seq, v.batch, dtype="int64")
     yield Op("conv2.gelu", (second,), (act,), (second,))
     yield Op("valid", (act,), (out, index), (index,), forward=(act.like("conv2.with positions"),), passes=(act,))
@@ -220,29 +219,18 @@ def _tokens(v: Context, tower: HfTower) -> Dim:
     return Dim("image_tokens", v.seq.local // tower.merge)
 
 
-def _merged_qwen(v: Context, tower: HfTower, x: Tensor) -> Module[None]:
-    x = yield from norm(v, tower, "merger.ln_q", x)
-    merged = Dim("merged width", tower.hidden * tower.merge)
-    rows = x.view("merger.rows", (_tokens(v, tower), v.batch, merged))
-    wide = yield from linear(v, "merger.mlp.0", rows, merged)
-    act = wide.like("merger.mlp.1.output")
-    yield Op("merger.mlp.1", (wide,), (act,), (wide,))
-    yield from linear(v, "merger.mlp.2", act, Dim("out_hidden_size", tower.out))
-
-
 def _merged(v: Context, tower: HfTower, name: str, x: Tensor, *, over_all: bool) -> Module[None]:
     """Patches that belong together as one row of the language model's width; the norm is over a patch, or over all of them."""
     merged, tokens = Dim("merged width", tower.hidden * tower.merge), _tokens(v, tower)
     rows = x.view(f"{name}.input", (tokens, v.batch, merged)) if over_all else x
-    normed = rows.like(f"{name}.ln_q.output")
-    yield from layer_norm(v, f"{name}.ln_q", rows, normed)
+    normed = yield from norm(v, tower, f"{name}.ln_q", rows)
     wide = yield from linear(v, f"{name}.mlp.0", normed.view(f"{name}.rows", (tokens, v.batch, merged)), merged)
     act = wide.like(f"{name}.mlp.1.output")
     yield Op(f"{name}.mlp.1", (wide,), (act,), (wide,))
     yield from linear(v, f"{name}.mlp.2", act, Dim("out_hidden_size", tower.out))
 
 
-def _merged_omni(v: Context, tower: HfTower, x: Tensor) -> Module[None]:
+def _merged_qwen(v: Context, tower: HfTower, x: Tensor) -> Module[None]:
     yield from _merged(v, tower, "merger", x, over_all=False)
 
 
@@ -313,7 +301,7 @@ def _merged_gemma4(v: Context, tower: HfTower, x: Tensor) -> Module[None]:
 WEIGHTLESS = ("pooler", "embedding_pre_projection_norm")
 """What of a projection comes before its first weight: behind a frozen tower it keeps nothing."""
 PROJECTIONS = {
-    "qwen2_5_vl": _merged_qwen, "qwen2_5_omni": _merged_qwen, "qwen3_omni": _merged_omni, "glm4v": _merged_glm, "siglip": _merged_siglip,
+    "qwen2_5_vl": _merged_qwen, "qwen2_5_omni": _merged_qwen, "qwen3_omni": _merged_qwen, "glm4v": _merged_glm, "siglip": _merged_siglip,
     "pixtral": _merged_pixtral, "gemma4": _merged_gemma4, "moonvit": _merged_moonvit, "qwen2_5_omni_audio": _pooled,
     "qwen3_omni_audio": _spoken, "qwen3_asr_audio": _spoken,
 }  # fmt: skip

@@ -345,7 +345,8 @@ MATRIX = 2
 
 def tower_params(c: Context, tower: Tower) -> Module[None]:
     """Every parameter of a tower, and of the adapters beside its linears."""
-    v = seen(c, sizes, tower.given(c.training)) if (sizes := tower.vit or tower.hf) else c
+    sizes = tower.vit or tower.hf
+    v = seen(c, sizes, tower.given(c.training)) if sizes and c.training.peft != "none" else c
     prefix = HEARD if tower.hears else PREFIX
     for block in tower.blocks:
         for copy in range(block.copies):

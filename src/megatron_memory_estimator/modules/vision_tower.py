@@ -15,9 +15,9 @@ from ..job.model import Model
 from ..job.tower import HfTower, Sound, Tower, Vit
 from ..job.training import Training
 from ..tape.ops import Item, Op, Recompute, renaming
-from ..tape.tensor import Dim, Param, Tensor
+from ..tape.tensor import Dim, Param, Tensor, numel_of
 from ..tape.work import Gemm, Streamed
-from .adapters import MARK, adapted, adapters_of
+from .adapters import DEFAULT_TARGETS, MARK, adapted, adapters_of
 from .context import Context
 from .context_parallel import NAME as CORE
 from .linear import column_linear, row_linear
@@ -27,9 +27,6 @@ from .norm import bias_dropout_add, norm
 
 POSITIONS = 4
 """Position embeddings that are interpolated for a patch."""
-LINEARS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
-"""Linears of the layers and the mergers, which adapters are put beside wherever the language model's are: Megatron-Bridge finds them by
-these names (`peft/module_matcher.py`), frozen or not."""
 
 
 class _Patches(Context):
@@ -50,9 +47,8 @@ def seen(c: Context, vit: Vit | HfTower, tokens: int) -> Context:
         normalization="LayerNorm", activation_func="gelu", add_bias_linear=True, hidden_dropout=0.0, attention_dropout=0.0,
         vocab_size=1,
     )  # fmt: skip
-    adapters = (
-        "lora" if isinstance(vit, HfTower) and t.peft != "none" else t.peft
-    )  # beside a linear of torch there is one kind
+    # beside a linear of torch there is one kind of adapters
+    adapters = "lora" if isinstance(vit, HfTower) and t.peft != "none" else t.peft
     training = Training(
         params_dtype=t.params_dtype, transformer_engine_version=t.transformer_engine_version, megatron_core_version=t.megatron_core_version,
         seq_length=max(tokens, 1) * vit.merge, apply_rope_fusion=False, bias_activation_fusion=False,
@@ -67,7 +63,7 @@ def seen(c: Context, vit: Vit | HfTower, tokens: int) -> Context:
 def images(c: Context, vit: Vit) -> Module[None]:
     """From pixels to rows of the embedding: patches, layers, and the mergers of some layers and of the last."""
     v, t = seen(c, vit, c.training.image_tokens), c.training
-    adapts = any(adapters_of(v, name) for name in LINEARS)
+    adapts = any(adapters_of(v, name) for name in DEFAULT_TARGETS)  # found by name, frozen or not
     table = v.new("rotary_pos_emb", v.seq, v.batch, Dim("kv_channels", vit.hidden // vit.heads), dtype="fp32")
     if adapts:
         yield from behind_the_first_adapter(_trained(v, table, vit, t))
@@ -215,17 +211,17 @@ def _merged(v: Context, name: str, hidden: Tensor, normed: int, vit: Vit) -> Mod
     x = x.view(f"{name}.rows merged", (tokens, v.batch, Dim("features", width)))
     shared, out = v.dim("merged width", width, "tp"), Dim("out_hidden_size", vit.out)
     wide = v.new(f"{name}.linear_fc1.output", tokens, v.batch, shared)
-    wide = yield from _linear(v, f"{name}.linear_fc1", x, wide, (shared, x.shape[-1]))
+    wide = yield from linear(v, f"{name}.linear_fc1", x, wide, (shared, x.shape[-1]))
     act = wide.like(f"{name}.activation.output")
     yield Op(f"{name}.activation", (wide,), (act,), (wide,))
-    yield from _linear(v, f"{name}.linear_fc2", act, v.new(f"{name}.output", tokens, v.batch, out), (out, shared))
+    yield from linear(v, f"{name}.linear_fc2", act, v.new(f"{name}.output", tokens, v.batch, out), (out, shared))
 
 
-def _linear(v: Context, name: str, x: Tensor, out: Tensor, shape: tuple[Dim, Dim]) -> Module[Tensor]:
-    """A linear of the mergers, which keeps its input, and its adapter."""
+def linear(v: Context, name: str, x: Tensor, out: Tensor, shape: tuple[Dim, Dim]) -> Module[Tensor]:
+    """A linear outside the layers, or of torch, which keeps its input, and its adapter, which keeps it where the linear is frozen."""
     n, k = (dim.local for dim in shape)
     weight, trained = Param(f"{name}.weight", shape, "tp"), not v.training.base_frozen
-    work = (Gemm(x.shape[0].local * v.batch.size, n, k, counted=False),)
+    work = (Gemm(numel_of(x.shape[:-1]), n, k, counted=False),)
     grads = (v.new(f"{name}.weight.wgrad", *shape),) if trained else ()
     yield Op(name, (x,), (out,), (x,) if trained else (), backward=grads, work=work)
     return (yield from uncounted(adapted(v, name, x, out, weight)))

@@ -102,8 +102,7 @@ def memory_changes(job: TrainingJob) -> Iterator[Change]:
         yield allocator(job)
     for tower in model.towers if t.peft == "none" else ():
         if tower.given(t) and not tower.frozen(t, projection=False):
-            whole = tower.hf is not None and tower.hf.whole
-            note = "it learns nothing more" if whole else "its projection is trained alone"
+            note = "it learns nothing more" if tower.whole else "its projection is trained alone"
             frozen = {"freeze_audio_model" if tower.hears else "freeze_vision_model": True}
             yield change(f"a frozen {tower.name}", note, "numerics", **frozen)
     if not t.optimizer_cpu_offload and t.use_distributed_optimizer and OPTIMIZERS[t.optimizer].offloaded:

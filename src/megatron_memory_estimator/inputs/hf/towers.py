@@ -49,10 +49,8 @@ def _block(name: str, copies: int, *parts: Iterator[Weight], projection: bool = 
     return Block(name, copies, tuple(weight for part in parts for weight in part), projection)
 
 
-def _tower(
-    *blocks: Block, vit: Vit | None = None, hf: HfTower | None = None, eye: Eye | None = None, name: str = SEEN
-) -> Tower:
-    return Tower(name, tuple(block for block in blocks if block.copies), vit, hf, eye)
+def _tower(*blocks: Block, vit: Vit | None = None, hf: HfTower | None = None, eye: Eye | None = None) -> Tower:
+    return Tower(SEEN, tuple(block for block in blocks if block.copies), vit, hf, eye)
 
 
 def _eye(v: Fields, merge: int, *, up: bool = False) -> Eye:
@@ -324,7 +322,6 @@ def omni3_vision(v: Fields, outer: Fields, hidden: int) -> Tower:
     )  # fmt: skip
 
 
-HEARD = "audio tower"
 STRIDE = 2
 """Of the convolutions that shorten sound."""
 
@@ -359,7 +356,7 @@ def _ear(v: Fields, hidden: int) -> Ear:
 
 
 def _whisper(a: Ear) -> Block:
-    """Layers as Whisper has them: keys without a bias where `keys` is off."""
+    """Layers as Whisper has them, with a bias in each linear."""
     h, f = a.h, a.f
     return _block(
         "layers", a.depth, *(linear(f"self_attn.{name}_proj", h, h) for name in ("k", "v", "q", "out")),
@@ -381,7 +378,6 @@ def omni25_audio(v: Fields, outer: Fields, hidden: int) -> Tower:
             "qwen2_5_omni_audio", a.h, a.f, a.heads, a.depth, 0, STRIDE, a.out, image=half(a.frames) // STRIDE,
             sound=Sound(a.bins, a.frames, half(a.frames) // STRIDE, a.h),
         ),
-        name=HEARD,
     )  # fmt: skip
 
 
@@ -402,7 +398,6 @@ def omni3_audio(v: Fields, outer: Fields, hidden: int) -> Tower:
             "qwen3_omni_audio", a.h, a.f, a.heads, a.depth, 0, 1, a.out, image=window,
             sound=Sound(a.bins, a.frames, tokens, channels),
         ),
-        name=HEARD,
     )  # fmt: skip
 
 
@@ -415,7 +410,6 @@ def asr_audio(v: Fields, outer: Fields, hidden: int) -> Tower:
 
 
 VISION, AUDIO = "vision_config", "audio_config"
-OMNI3: dict[str, Reader] = {VISION: omni3_vision, AUDIO: omni3_audio}
 READERS: dict[str, dict[str, Reader]] = {
     "qwen3_vl": {VISION: qwen3_vl},
     "qwen3_vl_moe": {VISION: qwen3_vl},
@@ -428,7 +422,7 @@ READERS: dict[str, dict[str, Reader]] = {
     "glm4v_moe": {VISION: glm4v},
     "kimi_k25": {VISION: moonvit},
     "qwen2_5_omni": {VISION: omni25_vision, AUDIO: omni25_audio},
-    "qwen3_omni_moe": OMNI3,
+    "qwen3_omni_moe": {VISION: omni3_vision, AUDIO: omni3_audio},
     "qwen3_asr": {AUDIO: asr_audio},
 }
 """Towers that are counted, by the model_type of the whole model and the key of the tower."""
@@ -453,7 +447,7 @@ def towers_of(nested: Nested, config: Mapping[str, Any], text: Fields) -> tuple[
             said.append(f"{key} is not counted: only the language model is")
             continue
         try:
-            towers.append(_read(reader, last, outer, text))
+            towers.append(_read(reader, last, outer, text)._replace(name=name))
         except ConfigError as error:
             towers.append(Tower(name))
             said.append(f"{key} is not counted, only the language model is: in it {error}")
