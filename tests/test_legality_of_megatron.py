@@ -28,8 +28,10 @@ def judged(words: list[str], num_gpus: int, gpu: str) -> str:
     try:
         accepted(TrainingJob.from_megatron_args(words, num_gpus, gpu=gpu, megatron_core_version="0.19"))
     except LayoutError as error:
-        ours = all(table()[code].source == OURS for code in error.codes)
-        return "not modelled" if ours else "refused"
+        sources = [table()[code].source for code in error.codes]
+        if all(source.startswith("TransformerEngine") for source in sources):
+            return "stops later"  # Megatron-LM's own functions do not ask TransformerEngine
+        return "not modelled" if all(source == OURS for source in sources) else "refused"
     except UnsupportedError:
         return "not modelled"
     except ConfigError as error:

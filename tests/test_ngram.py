@@ -71,7 +71,6 @@ def test_flash_next_is_counted_and_its_memory_refused() -> None:
     ("words", "said"),
     [
         ("--engram-vocab-sizes 20000 20000 --engram-layer-ids 3", "is cut over expert-parallel ranks alone"),
-        ("--tensor-parallel-num-weight-shards 8", "GTP cuts weights, gradients and optimizer state of every linear"),
         ("--offload-optimizer-states", "moments and main parameters are in host memory between steps"),
         ("--dynamic-context-parallel", "a rank has at most max_seqlen_per_dp_cp_rank tokens"),
     ],

@@ -21,6 +21,7 @@ from .wording import counted
 
 TP, CP, PP = "tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size"
 EP, ETP = "expert_model_parallel_size", "expert_tensor_parallel_size"
+SHARDS, EXPERT_SHARDS = "tensor_parallel_num_weight_shards", "expert_tensor_parallel_num_weight_shards"
 NAMES = re.compile(r"\{([^{}:]+)(:n)?\}")
 """A name of a sentence, and whether its number stands alone."""
 WORD = re.compile(r"[a-z][a-z0-9_ +,]*")

@@ -90,17 +90,20 @@ class Group(NamedTuple):
 
 
 def communicators(layout: Layout, *, moe: bool, all_to_all: bool = True) -> list[Group]:
-    """Groups of more than one rank that a Megatron rank uses, in rank order tp-cp-ep-dp-pp (parallel_state.py).
+    """Groups of more than one rank that a Megatron rank uses, in rank order tp-gtp-cp-ep-dp-pp, of experts tp-ep-gtp-dp-pp
+    (parallel_state.py).
 
     `all_to_all`: whether tokens are dispatched by NCCL's all-to-all, which connects every pair of ranks.
     """
     tp, cp, pp, dp, world = layout.tp, layout.cp, layout.pp, layout.dp, layout.world_size
-    inner = tp * cp * dp
+    inner = tp * layout.gtp * cp * dp
     groups = [
         Group("world", world, world, "ring"),
         Group("tensor", tp, tp, "ring"),
         Group("context", cp, tp * cp, "ring"),
+        Group("weight shards", layout.gtp, tp * layout.gtp, "ring"),
         Group("data x context", dp * cp, inner, "ring"),
+        Group("data x context x weight shards", dp * cp * layout.gtp if layout.gtp > 1 else 1, inner, "ring"),
         Group("pipeline", pp, world, "p2p"),
         Group("model x optimizer instance", world, world, "ring"),
     ]
@@ -110,6 +113,7 @@ def communicators(layout: Layout, *, moe: bool, all_to_all: bool = True) -> list
             Group("expert", ep, ep * etp, "all-to-all" if all_to_all else "ring"),
             Group("expert x expert tensor", ep * etp, ep * etp, "ring"),
             Group("expert tensor", etp, etp, "ring"),
+            Group("expert weight shards", layout.egtp, etp * ep * layout.egtp, "ring"),
             Group("expert data", layout.expert_dp, inner, "ring"),
             Group("tensor x context", tp * cp, tp * cp, "ring"),
         ]

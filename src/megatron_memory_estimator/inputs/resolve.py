@@ -481,14 +481,15 @@ def _split(model: Model, layout: Layout, *, strict: bool, habits: bool) -> tuple
 
 def _microbatches(model: Model, layout: Layout, training: Training, *, single: bool) -> tuple[int, list[str], Training]:
     """Microbatches of a step from the global batch; without one so many that more would change nothing, or one."""
-    if layout.world_size % (layout.tp * layout.pp * layout.cp) or layout.dp < 1:
+    if layout.world_size % (layout.tp * layout.gtp * layout.pp * layout.cp) or layout.dp < 1:
         return 1, [], training  # legality says why
-    per_step = training.micro_batch_size * layout.dp
+    per_step = training.micro_batch_size * layout.readers
     if training.global_batch_size is not None:
         if training.global_batch_size % per_step:
+            ways = "data_parallel_size" if layout.gtp == 1 else "data_parallel_size*gtp_weight_remat_size"
             raise ConfigError(
-                f"global_batch_size={training.global_batch_size} is not divisible by micro_batch_size*data_parallel_size="
-                f"{training.micro_batch_size}*{layout.dp}={per_step}; use a multiple of {per_step}"
+                f"global_batch_size={training.global_batch_size} is not divisible by micro_batch_size*{ways}="
+                f"{training.micro_batch_size}*{layout.readers}={per_step}; use a multiple of {per_step}"
             )
         return training.global_batch_size // per_step, [], training
     try:

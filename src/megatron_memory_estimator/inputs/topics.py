@@ -10,7 +10,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
     "parallelism": (
         "tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size",
         "context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel", "cp_comm_type",
-        "hierarchical_context_parallel_sizes",
+        "hierarchical_context_parallel_sizes", "tensor_parallel_num_weight_shards", "expert_tensor_parallel_num_weight_shards",
     ),
     "pipeline split": (
         "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "account_for_embedding_in_pipeline_split",

@@ -40,6 +40,12 @@ class Layout:
     expert_tensor_parallel_size: int | None = setting(
         None, "expert tensor parallel size (etp); Megatron's default: tp", of="moe"
     )
+    tensor_parallel_num_weight_shards: int | None = setting(
+        None, "shards of every weight: those of tp, each cut again and gathered before its use (GTP); default: tp"
+    )
+    expert_tensor_parallel_num_weight_shards: int | None = setting(
+        None, "the same of the weights of routed experts; default: etp", of="moe"
+    )
     sequence_parallel: bool = setting(False, "sequence parallel")
     cp_comm_type: tuple[str, ...] = setting(
         ("p2p",), "context parallel communication", choices=("p2p", "a2a", "all_gather", "a2a+p2p"), kind="list"
@@ -101,26 +107,50 @@ class Layout:
         """tp with sequence parallelism, else 1."""
         return self.tp if self.sequence_parallel else 1
 
+    @property
+    def gtp(self) -> int:
+        """Ranks that share each tensor-parallel slice of a weight (`gtp_weight_remat_size`)."""
+        shards = self.tensor_parallel_num_weight_shards
+        return 1 if shards is None else max(shards // self.tp, 1)
+
+    @property
+    def egtp(self) -> int:
+        """The same of the weights of routed experts (`expert_gtp_weight_remat_size`)."""
+        shards = self.expert_tensor_parallel_num_weight_shards
+        return 1 if shards is None else max(shards // self.etp, 1)
+
+    @property
+    def shards_weights(self) -> bool:
+        """Whether weights are cut further than tensor parallelism does (generalized tensor parallelism)."""
+        return self.gtp > 1 or self.egtp > 1
+
     @cached_property
     def dp(self) -> int:
         """Data parallel size of the dense part, without cp."""
-        return self.world_size // (self.tp * self.pp * self.cp)
+        return self.world_size // (self.tp * self.gtp * self.pp * self.cp)
+
+    @property
+    def readers(self) -> int:
+        """Ranks that read different samples: those of data parallelism, times those that share a slice of weights."""
+        return self.dp * self.gtp
 
     @cached_property
     def expert_dp(self) -> int:
         """Data parallel size of the experts."""
-        return self.world_size // (self.etp * self.ep * self.pp)
+        return self.world_size // (self.etp * self.egtp * self.ep * self.pp)
 
     @property
     def degrees(self) -> str:
         """Its degrees above 1 in short, such as `tp 4, pp 2, dp 8`."""
         found = {
             "tp": self.tp,
+            "gtp": self.gtp,
             "pp": self.pp,
             "vpp": self.virtual_pipeline_model_parallel_size or 1,
             "cp": self.cp,
             "ep": self.ep,
             "etp": self.etp if self.ep > 1 else 1,
+            "egtp": self.egtp,
             "dp": self.dp,
         }
         return ", ".join(f"{name} {degree}" for name, degree in found.items() if degree > 1) or "one GPU"

@@ -48,6 +48,8 @@ class Settings(TypedDict, total=False):
     context_parallel_size: int  # context parallel size (cp)
     expert_model_parallel_size: int  # expert parallel size (ep)
     expert_tensor_parallel_size: int | None  # expert tensor parallel size (etp); Megatron's default: tp
+    tensor_parallel_num_weight_shards: int | None  # shards of every weight: those of tp, each cut again and gathered before its use ...
+    expert_tensor_parallel_num_weight_shards: int | None  # the same of the weights of routed experts; default: etp
     sequence_parallel: bool  # sequence parallel
     cp_comm_type: CpCommType | Sequence[CpCommType]  # context parallel communication
     hierarchical_context_parallel_sizes: Sequence[int] | None  # a2a+p2p: the a2a size and the p2p size

@@ -54,6 +54,7 @@ from .training import (
     shared_experts,
     two_optimizers,
     uniform_mtp,
+    weight_shards,
 )
 
 __all__ = [
@@ -84,6 +85,7 @@ SWITCHES: tuple[Rules, ...] = (
     optimizer,
     low_precision,
     fully_sharded,
+    weight_shards,
     offloading,
     checkpoints,
     sequence_parallel,

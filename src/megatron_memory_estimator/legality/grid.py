@@ -12,7 +12,7 @@ from ..job.settings import field_kind
 from ..job.training import Training
 from ..modules.kind import Kind, StateHeads
 from ..modules.kinds import shapes_of
-from ..rules import CP, EP, ETP, PP, TP, Violation, broken
+from ..rules import CP, EP, ETP, EXPERT_SHARDS, PP, SHARDS, TP, Violation, broken
 from ..tape.tensor import divisors
 
 MOST: dict[str, int] = {"pipeline_model_parallel_size": 4096, "microbatch_group_size_per_vp_stage": 65536}
@@ -35,10 +35,19 @@ def degrees(layout: Layout) -> Iterator[Violation]:
 def world(model: Model, layout: Layout) -> Iterator[Violation]:
     """The GPUs divide over both grids, and the optimizer instances over both data-parallel groups."""
     w, tp, pp, cp, ep, etp = layout.world_size, layout.tp, layout.pp, layout.cp, layout.ep, layout.etp
-    dense, grid = tp * pp * cp, etp * ep * pp
+    g, eg = layout.gtp, layout.egtp
+    dense, grid = tp * g * pp * cp, etp * eg * ep * pp
+    if g > 1 and w % dense:
+        yield broken("gpus-over-weight-shards", {"num_gpus": w, SHARDS: tp * g, PP: pp, CP: cp, "ways": dense})
+        return
     if w % dense:
         product = f"{tp}*{pp}*{cp}={dense}"
         yield broken("gpus-over-tp-pp-cp", {"num_gpus": w, f"{TP}*{PP}*{CP}": product, "ways": dense})
+        return
+    if eg > 1 and w % grid:
+        yield broken(
+            "gpus-over-expert-weight-shards", {"num_gpus": w, EXPERT_SHARDS: etp * eg, EP: ep, PP: pp, "ways": grid}
+        )
         return
     if model.num_moe_experts and w % grid:
         smaller = EP if w % (etp * pp) == 0 else ETP if w % (ep * pp) == 0 else f"{EP} and {ETP}"

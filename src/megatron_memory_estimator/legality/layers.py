@@ -206,6 +206,8 @@ def ruled(model: Model, layout: Layout, training: Training) -> Iterator[Violatio
         yield broken("layer-needs-te", layer=layer)
     if training.low_precision and (layer := lacking("low precision")):
         yield broken("layer-in-low-precision", layer=layer)
+    if layout.shards_weights and (layer := lacking("weight shards")):
+        yield broken("layer-with-weight-shards", layer=layer)
 
 
 def transformer_impl(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:

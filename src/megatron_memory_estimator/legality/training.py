@@ -9,7 +9,7 @@ from ..job.model import Model
 from ..job.pipeline import interleaved
 from ..job.training import Training
 from ..modules.kinds import kinds_in
-from ..rules import CP, PP, TP, Violation, broken, broken_if
+from ..rules import CP, ETP, EXPERT_SHARDS, PP, SHARDS, TP, Violation, broken, broken_if
 from ..states.buffers import by_layout, deals_whole
 from ..states.optimizers import OPTIMIZERS
 from ..wording import all_of
@@ -130,6 +130,47 @@ def _second_version(model: Model, layout: Layout, t: Training) -> Iterator[Viola
         yield broken("megatron-fsdp-2-degrees", split)
     if names:
         yield broken("megatron-fsdp-2-excludes", names=all_of(names))
+
+
+def weight_shards(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What weight shards (generalized tensor parallelism) need and exclude, and with what they are not modelled."""
+    t = training
+    for name, degree, word in ((SHARDS, layout.tp, TP), (EXPERT_SHARDS, layout.etp, ETP)):
+        shards = getattr(layout, name)
+        if shards is not None and shards % degree:
+            yield broken("weight-shards-over-tp", shards=(name, shards), degree=(word, degree), use=degree)
+    if not layout.shards_weights:
+        return
+    if t.mcore < WEIGHT_SHARDS[0] or t.te < WEIGHT_SHARDS[1]:
+        yield broken("weight-shards-of-newer-version")
+    if layout.num_distributed_optimizer_instances > 1:
+        yield broken("weight-shards-with-instances")
+    twice = layout.gtp > 1 and (model.share_embeddings_and_output_weights or bool(model.mtp))
+    if twice:
+        yield broken("weight-shards-used-twice")
+    unknown = {
+        "fully sharded data parallelism": t.use_megatron_fsdp or t.use_torch_fsdp2,
+        "fp8 and fp4": bool(t.low_precision),
+        "adapters and frozen language models": t.base_frozen,
+        "CUDA graphs": t.cuda_graph_impl != "none",
+        "delay_wgrad_compute": t.delay_wgrad_compute or t.overlap_moe_expert_parallel_comm,
+        "gradients outside gradient_accumulation_fusion": not t.gradient_accumulation_fusion,
+        "transformer_impl=local": not t.te_spec,
+        f"optimizer={t.optimizer}": not OPTIMIZERS[t.optimizer].fully_sharded,
+        "losses without logits": layout.gtp > 1 and t.without_logits,
+        "defer_embedding_wgrad_compute": t.defer_embedding_wgrad_compute,
+        "use_transformer_engine_op_fuser": t.use_transformer_engine_op_fuser,
+        "towers": bool(model.towers),
+        "experts that run one after the other": layout.egtp > 1 and model.has_moe and not t.moe_grouped_gemm,
+        "experts of one expert-parallel rank": layout.egtp > 1 and layout.ep == 1,
+    }
+    names = [name for name, on in unknown.items() if on]
+    if names:
+        yield broken("weight-shards-not-modelled", names=all_of(names))
+
+
+WEIGHT_SHARDS = ((0, 19), (2, 19))
+"""The Megatron-Core and the TransformerEngine that have weight shards."""
 
 
 def sequence_parallel(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:

@@ -7,6 +7,7 @@ from ..tape.ops import Op
 from ..tape.tensor import DTYPE_BYTES, Dim, Param, Tensor
 from ..tape.work import Streamed
 from .context import Context
+from .linear import in_flight, padded
 from .module import Module
 from .sends import over_tp
 
@@ -49,6 +50,9 @@ def lookup(c: Context, name: str, table: Param, out: Tensor) -> Module[Tensor]:
     drops = m.hidden_dropout > 0
     found = out.like(f"{name}.before dropout") if drops else out
     grads: tuple[Tensor, ...] = (c.new(f"{table.name}.wgrad", *table.shape),)
+    if c.layout.gtp > 1:  # reduced at once, as no weight stands before it
+        rows = padded(table.shape[0].local, c.layout.gtp) // c.layout.gtp
+        grads = (*in_flight(c, table), c.new(f"{table.name}.wgrad of this rank", Dim("rows", rows), c.hidden))
     if c.sp_many:
         grads = (*grads, whole.like(f"{name}.output grad gathered"))
     scatters = c.training.scatter_embedding_sequence_parallel

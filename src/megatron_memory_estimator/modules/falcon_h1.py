@@ -130,7 +130,7 @@ FALCON_H1 = Kind(
     recomputes=frozenset(("core_attn",)),
     kept=kept,
     rules=(falcon_h1_rules,),
-    ruled=RULED,
+    ruled=RULED - {"weight shards"},
     own_norms=True,
     setting="falcon_h1",
 )

@@ -32,7 +32,7 @@ def nothing_kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
 
 
 Rule = Callable[[Model, Layout, Training], Iterator[Violation]]
-Ruled = Literal["context parallelism", "local modules", "low precision", "deterministic kernels"]
+Ruled = Literal["context parallelism", "local modules", "low precision", "deterministic kernels", "weight shards"]
 RULED: frozenset[Ruled] = frozenset(get_args(Ruled))
 """What changes a kind so much that nothing is taken for granted."""
 

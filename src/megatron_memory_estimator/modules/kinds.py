@@ -35,7 +35,7 @@ from .kind import RULED, Kind, Rule
 _SPARSE = Kind(
     name="dsa",
     role="mixer",
-    ruled=RULED,
+    ruled=RULED - {"weight shards"},
     declare=sparse_attention.sparse_attention,
     part="attn",
     residual="attn_residual",
@@ -51,7 +51,7 @@ _SPARSE = Kind(
 _WINDOW = Kind(
     name="window",
     role="mixer",
-    ruled=RULED,
+    ruled=RULED - {"weight shards"},
     declare=compressed_attention.window_attention,
     part="attn",
     residual="attn_residual",
@@ -135,7 +135,9 @@ KINDS: dict[str, Kind] = {
         ),
         _DELTA,
         _DELTA._replace(
-            name="gdn2", declare=gated_delta_net.gated_delta_net_2, ruled=RULED - {"deterministic kernels"}
+            name="gdn2",
+            declare=gated_delta_net.gated_delta_net_2,
+            ruled=RULED - {"deterministic kernels", "weight shards"},
         ),
         _WHOLE_DELTA,
         _WHOLE_DELTA._replace(name="gdn_whole_cp", declare=whole_delta_net.whole_delta_net_cp),
@@ -156,7 +158,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             name="parallel",
             role="layer",
-            ruled=RULED - {"local modules"},
+            ruled=RULED - {"local modules", "weight shards"},
             declare=parallel.parallel_layer,
             part="attn",
             residual="mlp_residual",
@@ -180,7 +182,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             name="linear_attention",
             role="mixer",
-            ruled=RULED,
+            ruled=RULED - {"weight shards"},
             declare=replacements.linear_for_attention,
             part="attn",
             residual="attn_residual",
@@ -196,7 +198,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             name="linear_mlp",
             role="mlp",
-            ruled=RULED,
+            ruled=RULED - {"weight shards"},
             declare=replacements.linear_for_mlp,
             part="mlp",
             residual="mlp_residual",

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..tape.ops import Op
-from ..tape.tensor import Dim, Param, Tensor, numel_of
+from ..tape.tensor import Dim, Param, Tensor, numel_of, round_up
 from ..tape.work import Beside, Gemm, linear
 from .adapters import adapted, adapter_params, adapters_of
 from .context import Context
@@ -29,13 +29,38 @@ def weight_grad(c: Context, weight: Param) -> tuple[Tensor, ...]:
     """The gradient of a weight as a tensor of its own, where the GEMM does not add into main_grad for good.
 
     With gradient accumulation fusion TransformerEngine 2.3 and later hands autograd a cached dummy (a persistent
-    workspace, see `workspaces.py`); older versions allocate the dummy anew in each backward.
+    workspace, see `workspaces.py`); older versions allocate the dummy anew in each backward. With weight shards (GTP) TransformerEngine's
+    linears write into a buffer that stays (`weight_shards.py`), and Megatron's, as without fusion, into a tensor of the model's dtype.
     """
+    if c.layout.gtp > 1 and weight.gemm == "megatron":
+        return in_flight(c, weight)
     if c.training.base_frozen or cached_wgrad(c, weight):
         return ()
     grouped = weight.split == "expert" and c.training.moe_grouped_gemm
     one = (Dim("experts", weight.copies),) if grouped else ()
     return (c.new(f"{weight.name}.wgrad", *one, *weight.shape),)
+
+
+def in_flight(c: Context, weight: Param) -> tuple[Tensor, ...]:
+    """The whole gradient of a weight of Megatron's own that its ranks share, and its copy with padded rows, until they are summed.
+
+    Source: Megatron-LM `megatron/core/tensor_parallel/generalized_tensor_parallelism.py` (wgrad_reduce_scatter, _reduce_scatter).
+    """
+    found = c.new(f"{weight.name}.wgrad", *weight.shape)
+    rows, *rest = weight.shape
+    more = padded(rows.local, c.layout.gtp) - rows.local
+    if not more:
+        return (found,)
+    return found, c.new(f"{weight.name}.wgrad padded", Dim(rows.name, rows.local + more), *rest)
+
+
+ROWS = 16
+"""Rows of a shard are a multiple of this in 16 bits (GTPRematConfig.pad_for_alignment)."""
+
+
+def padded(rows: int, ways: int) -> int:
+    """Rows of a weight as so many ranks share it."""
+    return round_up(rows, ROWS * ways)
 
 
 def cached_wgrad(c: Context, weight: Param) -> bool:

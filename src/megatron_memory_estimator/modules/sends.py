@@ -1,6 +1,6 @@
 """What modules send: the collectives of each axis, none where the axis has one rank.
 
-Groups stand in Megatron's order of ranks: tp, cp, ep (Megatron-LM `megatron/core/parallel_state.py`).
+Groups stand in Megatron's order of ranks: tp, gtp, cp, ep (Megatron-LM `megatron/core/parallel_state.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def over_cp(c: Context, kind: Collective, *buffer: Tensor, times: int = 1) -> Se
     """A collective of the context-parallel ranks over the bytes of tensors, so many times."""
     if not c.cp_many:
         return ()
-    return (Send(kind, "cp", c.layout.cp, c.layout.tp, times * sum(t.nbytes for t in buffer)),)
+    return (Send(kind, "cp", c.layout.cp, c.layout.tp * c.layout.gtp, times * sum(t.nbytes for t in buffer)),)
 
 
 def over_etp(c: Context, kind: Collective, buffer: Tensor) -> Sends:

@@ -29,6 +29,10 @@ def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int |
     """
     if job.refusal:
         raise UnsupportedError(job.refusal)
+    if job.layout.shards_weights:
+        raise UnsupportedError(
+            "plan does not search weight shards (tensor_parallel_num_weight_shards); estimate, advise and compare take a layout with them"
+        )
     if job.rollout.has_phases:
         raise UnsupportedError(
             "plan does not search layouts of reinforcement learning; estimate and advise hold its phases, compare takes several layouts"

@@ -50,9 +50,9 @@ def changed(job: TrainingJob, values: Settings) -> TrainingJob:
     if new.layout.tp == 1 and new.layout.sequence_parallel:
         new = with_settings(new, {"sequence_parallel": False})
     layout, training = new.layout, new.training
-    if layout.world_size % (layout.tp * layout.cp * layout.pp):
+    if layout.world_size % (layout.tp * layout.gtp * layout.cp * layout.pp):
         raise EstimatorError("the GPUs do not divide")
-    per_step = training.micro_batch_size * layout.dp
+    per_step = training.micro_batch_size * layout.readers
     assert training.global_batch_size is not None
     if per_step < 1 or training.global_batch_size % per_step:
         raise EstimatorError("the global batch does not divide")

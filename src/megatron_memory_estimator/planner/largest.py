@@ -121,7 +121,7 @@ def _values(job: TrainingJob, setting: Sizable) -> Sequence[int]:
     if setting == "micro_batch_size" and job.batch_is_assumed:
         return range(1, MOST_SEQUENCES + 1)
     if setting == "micro_batch_size":
-        samples = (t.global_batch_size or t.micro_batch_size * layout.dp) // layout.dp
+        samples = (t.global_batch_size or t.micro_batch_size * layout.readers) // layout.readers
         return [value for value in range(1, min(samples, MOST_SEQUENCES) + 1) if samples % value == 0]
     step = lcm(BLOCK, layout.tp * (2 * layout.cp if layout.cp > 1 else 1))
     return range(step, LONGEST + 1, step)
@@ -130,7 +130,7 @@ def _values(job: TrainingJob, setting: Sizable) -> Sequence[int]:
 def _with(job: TrainingJob, setting: Sizable, value: int) -> TrainingJob:
     """The run with a value; tokens of a GPU are those of one sequence, so that its microbatch is one."""
     if setting == "micro_batch_size":
-        batch = {"global_batch_size": value * job.layout.dp * job.num_microbatches} if job.batch_is_assumed else {}
+        batch = {"global_batch_size": value * job.layout.readers * job.num_microbatches} if job.batch_is_assumed else {}
         return changed(job, {"micro_batch_size": value, **batch})
     return with_tokens(job, value, alone=setting == "max_tokens_per_gpu")
 

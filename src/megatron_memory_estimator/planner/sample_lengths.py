@@ -103,7 +103,7 @@ def sample_lengths(
     samples = read_samples(lengths) if isinstance(lengths, str) else lengths
     bound = t.packing_tokens or t.seq_length * t.micro_batch_size
     group = (layout.microbatch_group_size_per_vp_stage or layout.pp) if virtual_stages(job.model, layout) > 1 else 1
-    limits = Limits(bound, dp=layout.dp, group=group, pp=layout.pp)
+    limits = Limits(bound, dp=layout.readers, group=group, pp=layout.pp)
     drawn = tuple(sorted(_drawn(job, samples, limits)))
     fitting = largest(replace(job, training=replace(t, micro_batch_size=1)), "seq_length", stop=stop)
     return SampleLengths(

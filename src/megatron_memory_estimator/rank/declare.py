@@ -36,7 +36,7 @@ from ..modules.layers import (
     towers_unit,
     with_frozen,
 )
-from ..modules.linear import cached_wgrad
+from ..modules.linear import cached_wgrad, in_flight
 from ..modules.norm import before
 from ..modules.vision_tower import inputs as pixels
 from ..states.fsdp import gathered
@@ -46,6 +46,7 @@ from ..tape.simulate import trace
 from ..tape.tensor import DTYPE_BYTES, Dim, Param, Tensor, largest
 from .chunks import ChunkPlan, Run, TracedUnit
 from .keys import Form, Group, LayerKey, PartKey, UnitKey, routed, stays_in_bf16
+from .weight_shards import sharded
 
 TABLE = "gradient of the embedding table"
 Beside = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
@@ -119,8 +120,10 @@ class Declarer:
         return replace(self.context, high_precision=True) if kind[2] else self.context
 
     def _params(self, declared: Declaration) -> tuple[Param, ...]:
-        """The parameters of a unit, trained or frozen."""
-        return with_frozen(self.context, declared.params)
+        """The parameters of a unit, trained or frozen, as a rank has them."""
+        c = self.context
+        found = with_frozen(c, declared.params)
+        return tuple(sharded(c, param) for param in found) if c.layout.shards_weights else found
 
     def _build(self, chunk: Chunk) -> ChunkPlan:
         before, behind = self.parts(chunk)
@@ -130,7 +133,7 @@ class Declarer:
             if key == ("output", True) and runs:  # the embedding's weights, whole again
                 run = run._replace(beside=runs[before.index(("embedding", True))].beside)
             runs.append(run)
-        runs = self._waiting(chunk, runs)
+        runs = self._summing(chunk, self._waiting(chunk, runs))
         leaf = self.context.residual("input or gradient") if any(run.leaves for run in runs) else None
         uncut = self.uncut() if chunk.reads_inputs else ()
         return ChunkPlan(chunk, tuple(runs), self.inputs(chunk), leaf, uncut, self.held(chunk))
@@ -158,6 +161,26 @@ class Declarer:
             run = runs[index]
             waits = self.table_gradient(summed=cached and index == uses[-2])
             found[index] = run._replace(beside=(run.beside[0], (*run.beside[1], waits)))
+        return found
+
+    def _summing(self, chunk: Chunk, runs: list[Run]) -> list[Run]:
+        """The runs with the whole gradient of a shared output layer beside the backward of what stands before it: it stays until that of
+        the weight before, in the last decoder layer, is on its way too. It is counted through the whole of that layer, an upper bound."""
+        c = self.context
+        decoder = [index for index, run in enumerate(runs) if run.first_layer >= 0]
+        if c.layout.gtp == 1 or not chunk.output or not decoder:
+            return runs
+        waits = in_flight(c, output_parameter(c))
+        at = decoder[-1]
+        last = runs[at]
+        layers = len(chunk.layers) // sum(runs[index].copies for index in decoder)
+        alone = last._replace(copies=1, first_layer=last.first_layer + layers * (last.copies - 1))
+        parted = [last._replace(copies=last.copies - 1), alone] if last.copies > 1 else [last]
+        found = [*runs[:at], *parted, *runs[at + 1 :]]
+        for index in range(at + len(parted) - 1, len(found)):
+            run = found[index]
+            if not run.unit.name.startswith("output"):
+                found[index] = run._replace(beside=(run.beside[0], (*run.beside[1], *waits)))
         return found
 
     def table_gradient(self, *, summed: bool) -> Tensor:

@@ -21,6 +21,7 @@ from ..states.fsdp import STRATEGIES, gathered_dtype, grad_dtype, strategy, turn
 from ..tape.tensor import DTYPE_BYTES, Dim, Param, Tensor, largest, smallest, whole_above
 from .chunks import ChunkPlan
 from .schedule import Occupancy
+from .weight_shards import TABLE, shard_buffers, sharded
 
 TE_WORKSPACE_HOPPER = 32 * MIB + 1024
 TE_WORKSPACE_OLDER = 4 * MIB
@@ -70,6 +71,10 @@ def workspaces(
         *_global_memory_buffer(c, head=head, attention=bool(layers), moe=experts),
         *_rotary(c, plans, layers),
         *(_sized(t, source) for t, source in tables(c, layers)),
+        *(
+            _sized(t, source)
+            for t, source in shard_buffers(c, [(run.params, run.copies) for plan in plans for run in plan.runs])
+        ),
     ]
     if c.training.use_megatron_fsdp and c.training.keep_fp8_transpose_cache and turned(c):
         numel = sum(p.numel * copies for plan in plans for p, copies in plan.params if p.quantized and not p.frozen)
@@ -146,7 +151,8 @@ def dummy_wgrads(c: Context, params: list[Param], *, head: bool) -> list[Workspa
     weights = [param for param in params if param.gemm and not param.name.startswith("output_layer.")]
     if head and not c.training.base_frozen:
         vocab = c.dim("padded_vocab_size", c.model.padded_vocab(c.layout.tp), "tp")
-        weights.append(Param("output_layer.weight", (vocab, c.hidden), "tp", gemm="megatron"))
+        weights.append(sharded(c, Param("output_layer.weight", (vocab, c.hidden), "tp", gemm="megatron")))
+    weights += [param for param in params if param.name == TABLE and param.whole]  # every shared weight has one (GTP)
     weights = [weight for weight in {id(weight): weight for weight in weights}.values() if cached_wgrad(c, weight)]
     source = "TransformerEngine pytorch/module/base.py get_dummy_wgrad: one per distinct weight shape"
     found: list[Workspace] = []

@@ -14,6 +14,7 @@ WORDS = {
     "compute": "kernels of forward and backward",
     "recompute": "recomputation",
     "tp": "tp communication",
+    "gtp": "weight shards' communication",
     "cp": "cp communication",
     "ep": "ep communication",
     "pp": "pipeline sends",
@@ -50,7 +51,7 @@ class Speed(NamedTuple):
 def speed(estimate: Estimate) -> Speed:
     """How fast a run is. Raises as `throughput`."""
     timed, _ = priced(estimate.job)
-    samples = timed.layout.dp * timed.training.micro_batch_size * timed.num_microbatches
+    samples = timed.layout.readers * timed.training.micro_batch_size * timed.num_microbatches
     return Speed(estimate.throughput, likely(estimate.job), samples)
 
 

@@ -226,8 +226,9 @@ def run_line(estimate: Estimate) -> str:
     """The run in one line: the model, the GPUs and degrees above 1, the batch, precision and recomputation."""
     job = estimate.job
     layout, t = job.layout, job.training
-    degrees = {"tp": layout.tp, "pp": layout.pp, "vpp": len(estimate.stages[0].rank.plans), "cp": layout.cp, "ep": layout.ep,
-               "etp": layout.etp if job.model.num_moe_experts else 1, "dp": layout.dp}  # fmt: skip
+    vp = len(estimate.stages[0].rank.plans)
+    degrees = {"tp": layout.tp, "gtp": layout.gtp, "pp": layout.pp, "vpp": vp, "cp": layout.cp, "ep": layout.ep,
+               "etp": layout.etp if job.model.num_moe_experts else 1, "egtp": layout.egtp, "dp": layout.dp}  # fmt: skip
     words = ", ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
     gpus = f"{layout.world_size} GPU{plural(layout.world_size)}"
     said = [f"seq {t.seq_length}", f"mbs {t.micro_batch_size}", t.params_dtype]
@@ -258,6 +259,8 @@ def summary(estimate: Estimate) -> list[str]:
     if vp > 1:
         shape.append(f"vpp {vp}")
     shape += [f"cp {layout.cp}"]
+    if layout.shards_weights:
+        shape += [f"weight shards {layout.tp * layout.gtp}", f"of experts {layout.etp * layout.egtp}"][: 1 + m.has_moe]
     if m.num_moe_experts:
         shape += [f"ep {layout.ep}", f"etp {layout.etp}"]
     sp = "on" if layout.sequence_parallel else "off"

@@ -107,7 +107,7 @@ def chosen(condition: Any, yes: Any, no: Any) -> Any:
     return np.where(condition, yes, no)
 
 
-MeshAxis = Literal["tp", "cp", "ep", "etp"]
+MeshAxis = Literal["tp", "cp", "ep", "etp", "gtp", "egtp"]
 """What shards a dim, by the name of its degree in `Layout`."""
 
 
@@ -207,7 +207,8 @@ class Param(NamedTuple):
     `frozen`: not trained; it has no gradient and no optimizer state. `quantized` names the low-precision recipe of its layer.
     `gemm` is "te" or "megatron" for a weight whose gradient goes through gradient accumulation fusion, else "".
     `dtype` is its own where the model's cast to 16 bits leaves it alone, else "". `in_turn`: each copy is registered together with
-    one of the next parameter (weight0, bias0, weight1, bias1, ...), not all copies first.
+    one of the next parameter (weight0, bias0, weight1, bias1, ...), not all copies first. `whole`: rows that its ranks gather before its
+    use, without padding, where several share a tensor-parallel slice of it (`weight_shards.py`).
     """
 
     name: str
@@ -222,6 +223,7 @@ class Param(NamedTuple):
     frozen: bool = False
     dtype: str = ""
     in_turn: bool = False
+    whole: int = 0
 
     @property
     def numel_each(self) -> int:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from math import prod
 from typing import Any, NamedTuple
 
 from ..modules.context import Context
+from ..rank.chunks import ChunkPlan
 from ..rank.declare import Declarer
 from ..rank.keys import routed
 from ..rank.rank import Rank
-from ..tape.tensor import chosen
-from .links import NETWORK_SHARE, highest, inside
+from ..rank.weight_shards import TABLE, chain_of, summed_dtype
+from ..tape.tensor import DTYPE_BYTES, chosen
+from .links import NETWORK_SHARE, collective, highest, inside
 from .machine import Machine
 from .units import Costs, Passed, passed
 
@@ -20,6 +22,9 @@ COPY_SHARE = 0.84
 (stas00/ml-engineering `network/README.md`)."""
 P2P_EXPOSED = 0.15
 """What shows of interleaved sends (judgement)."""
+SHARDS_HIDDEN, SHARDS_EXPOSED = 0.85, 0.05
+"""The share of a microbatch's compute under which weights are gathered and gradients summed, of full sharding and of weight shards, and
+what of them shows at least (judgement)."""
 
 
 class StageTime(NamedTuple):
@@ -28,6 +33,7 @@ class StageTime(NamedTuple):
     compute: Any = 0.0
     recompute: Any = 0.0
     tp: Any = 0.0
+    gtp: Any = 0.0
     cp: Any = 0.0
     ep: Any = 0.0
     pp: Any = 0.0
@@ -38,7 +44,7 @@ class StageTime(NamedTuple):
     @property
     def total(self) -> Any:
         """Forward and backward of one microbatch."""
-        return self.compute + self.recompute + self.tp + self.cp + self.ep + self.pp + self.host
+        return self.compute + self.recompute + self.tp + self.gtp + self.cp + self.ep + self.pp + self.host
 
 
 Shared = Callable[[Any, Callable[[], Any]], Any]
@@ -47,11 +53,11 @@ TimeKey = tuple[Any, ...]
 """A unit as far as time goes: ("layer", its kind, the share of its stage that is recomputed), or ("part", its key)."""
 
 
-def timed_units(declarer: Declarer, rank: Rank) -> list[tuple[TimeKey, int]]:
-    """The units of a stage and how many of each."""
+def timed_units(declarer: Declarer, plans: Sequence[ChunkPlan]) -> list[tuple[TimeKey, int]]:
+    """The units of some chunks and how many of each."""
     c = declarer.context
     found: list[tuple[TimeKey, int]] = []
-    for plan in rank.plans:
+    for plan in plans:
         chunk = plan.chunk
         kinds = [declarer.kind(i) for i in chunk.layers]
         share = recomputed_share(c, len(kinds))
@@ -85,10 +91,34 @@ def _costs(c: Context, key: object) -> Costs:
 def stage_time(m: Machine, declarer: Declarer, rank: Rank, shared: Shared | None = None) -> StageTime:
     """One microbatch through all chunks of a stage."""
     total = StageTime()
-    for key, count in timed_units(declarer, rank):
+    for key, count in timed_units(declarer, rank.plans):
         total = StageTime(*(a + b * count for a, b in zip(total, unit_time(m, declarer, key, shared), strict=True)))
     c = declarer.context
+    if c.layout.shards_weights:
+        sent = sum(map(sum, (shard_seconds(m, declarer, plan, shared) for plan in rank.plans)))
+        total = total._replace(gtp=sent)
     return total._replace(pp=p2p(m, c, len(rank.plans)) * carried(c, rank))
+
+
+def shown(sent: Any, compute: Any) -> Any:
+    """What compute does not hide of the collectives of full sharding or of weight shards."""
+    return highest(sent - SHARDS_HIDDEN * compute, SHARDS_EXPOSED * sent)
+
+
+def shard_seconds(m: Machine, declarer: Declarer, plan: ChunkPlan, shared: Shared | None = None) -> tuple[Any, Any]:
+    """What shows of the collectives of weight shards in the forward and in the backward of a chunk: each weight is gathered in both, an
+    embedding in the forward alone, and its gradient is summed in the backward over the ranks that share it."""
+    c = declarer.context
+    ahead = behind = 0.0
+    for one in chain_of(c, [(run.params, run.copies) for run in plan.runs]):
+        ranks, stride = (c.layout.egtp, c.layout.etp * c.layout.ep) if one.chain else (c.layout.gtp, c.layout.tp)
+        whole = one.copies * one.rows * prod(one.columns)
+        gather = collective(m, "all_gather", whole * DTYPE_BYTES[c.dtype], ranks, stride)
+        ahead += gather
+        behind += collective(m, "reduce_scatter", whole * DTYPE_BYTES[summed_dtype(c, one)], ranks, stride)
+        behind += gather if one.name != TABLE else 0.0
+    forward, backward = _ways(m, declarer, plan, {}, shared, 0.0)
+    return shown(ahead, forward), shown(behind, backward)
 
 
 class ChunkTime(NamedTuple):
@@ -108,14 +138,25 @@ def chunk_times(
         sent = p2p(m, declarer.context, len(rank.plans)) * carried(declarer.context, rank) / (2 * len(rank.plans))
         times = []
         for plan in rank.plans:
-            ahead, behind = sent, sent
-            for key, count in timed_units(declarer, replace(rank, plans=(plan,))):
-                if key not in known:
-                    known[key] = unit_time(m, declarer, key, shared)
-                ahead, behind = ahead + known[key].forward * count, behind + known[key].backward * count
+            ahead, behind = _ways(m, declarer, plan, known, shared, sent)
+            if declarer.context.layout.shards_weights:
+                more = shard_seconds(m, declarer, plan, shared)
+                ahead, behind = ahead + more[0], behind + more[1]
             times.append(ChunkTime(ahead, behind))
         found.append(times)
     return found
+
+
+def _ways(
+    m: Machine, declarer: Declarer, plan: ChunkPlan, known: dict[Any, StageTime], shared: Shared | None, sent: Any
+) -> tuple[Any, Any]:
+    """Seconds of the units of a chunk, forward and backward, with those of sending it on; `known` are those of units that were timed."""
+    ahead, behind = sent, sent
+    for key, count in timed_units(declarer, (plan,)):
+        if key not in known:
+            known[key] = unit_time(m, declarer, key, shared)
+        ahead, behind = ahead + known[key].forward * count, behind + known[key].backward * count
+    return ahead, behind
 
 
 def carried(c: Context, rank: Rank) -> float:

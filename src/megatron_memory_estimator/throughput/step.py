@@ -43,7 +43,7 @@ from .kernels import operand_bytes
 from .links import collective, highest
 from .machine import Efficiency, Machine, machine
 from .schedule import Schedule, pipeline_seconds
-from .stages import StageTime, chunk_times, stage_time
+from .stages import StageTime, chunk_times, shown, stage_time
 
 OVERHEAD = 20e-3
 """Seconds of a step outside the model: data, logging, the loss's reduction (set after looking at published steps)."""
@@ -51,9 +51,12 @@ PASSES, OWNED = 3, 4
 """Passes over the gradient buffer: set to zero (a write), divided by the ranks (a read and a write); and over the share that a rank
 owns: norm (a read), clipping (a read and a write), step (a read). Source: Megatron-LM `megatron/core/distributed/
 param_and_grad_buffer.py` (start_grad_sync, reset), `megatron/core/optimizer/clip_grads.py`."""
-DP_HIDDEN, REDUCE_EXPOSED, GATHER_EXPOSED, FSDP_HIDDEN, FSDP_EXPOSED = 0.8, 0.25, 0.125, 0.85, 0.05
-"""Overlap, all judgement: the share of one backward (forward) under which gradients (parameters) hide and what of them shows at least;
-the same of FSDP."""
+DP_HIDDEN, REDUCE_EXPOSED, GATHER_EXPOSED = 0.8, 0.25, 0.125
+"""Overlap, all judgement: the share of one backward (forward) under which gradients (parameters) hide and what of them shows at least."""
+
+
+EXPOSED = ("tp", "gtp", "cp", "ep", "pp", "gradient reduction", "parameter gather")
+"""Parts of a step that are communication."""
 
 
 class Staged(Protocol):
@@ -95,7 +98,7 @@ def collectives(m: Machine, c: Context, rank: Rank) -> tuple[Any, Any]:
     gather: Any = 0.0
     for buffer in rank.buffers:
         ranks = layout.shards(expert=buffer.expert)
-        stride = layout.ep * layout.etp if buffer.expert else layout.tp
+        stride = layout.ep * layout.etp * layout.egtp if buffer.expert else layout.tp * layout.gtp
         grads = buffer.elements * DTYPE_BYTES[buffer.grad_dtype]
         weights = buffer.elements * (operand_bytes(buffer.recipe) if buffer.recipe else DTYPE_BYTES[buffer.param_dtype])
         held = buffer.elements > 0  # of an array of stages, some have no such parameters
@@ -115,7 +118,7 @@ def exposed(c: Context, reduce: Any, gather: Any, forward: Any, backward: Any) -
     """(gradient reduction, parameter gather) that no compute of a stage hides."""
     t = c.training
     if active(c):  # of every microbatch, beside its compute
-        return highest(reduce - FSDP_HIDDEN * (forward + backward), FSDP_EXPOSED * reduce), 0.0 * gather
+        return shown(reduce, forward + backward), 0.0 * gather
     if t.overlap_grad_reduce:
         reduce = highest(reduce - DP_HIDDEN * backward, REDUCE_EXPOSED * reduce)
     if t.overlap_param_gather:
@@ -155,9 +158,8 @@ def step_parts(
 
     times = [stage_time(m, declarer, rank, shared) for rank in ranks]
     pace = reduce(_slower, times)
-    parts = {
-        name: microbatches * getattr(pace, name) for name in ("compute", "recompute", "tp", "cp", "ep", "pp", "host")
-    }
+    names = ("compute", "recompute", "tp", *(("gtp",) if c.layout.shards_weights else ()), "cp", "ep", "pp", "host")
+    parts = {name: microbatches * getattr(pace, name) for name in names}
     parts["bubble"] = 0.0
     if len(stands or ranks) > 1:
         chunks = chunk_times(m, declarer, ranks, shared)
@@ -198,7 +200,7 @@ def throughput(estimate: Estimated, efficiency: Efficiency | None = None) -> Thr
     assert t.global_batch_size is not None
     tokens = t.global_batch_size * t.seq_length / step / job.layout.world_size
     flops = tokens * training_flops(job.model, t)
-    exposed = total(parts[name] for name in ("tp", "cp", "ep", "pp", "gradient reduction", "parameter gather"))
+    exposed = total(parts.get(name, 0.0) for name in EXPOSED)
     return Throughput(
         step, tokens, flops / 1e12, flops / m.peak(""), parts["bubble"] / step, exposed / step, parts, m.measured
     )

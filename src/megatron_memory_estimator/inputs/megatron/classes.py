@@ -64,10 +64,6 @@ def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-SHARDS = (
-    "GTP cuts weights, gradients and optimizer state of every linear over N / tp more ranks, which read other data, and keeps a whole "
-    "buffer for each shape of weight"
-)
 NGRAMS = (
     "each of its tables, whose length is the next prime, is cut over expert-parallel ranks alone: 18 bytes for each parameter of a rank "
     "with Adam at expert data parallelism of 1"
@@ -76,8 +72,6 @@ LENGTHS = "how many ranks share a sample follows its length; a rank has at most 
 KNOWN = {
     "chunked_optimizer_state_offload": "moments and main parameters are in host memory between steps; about two chunks of "
     "optimizer_state_offload_chunk_size_mb, and a window of main parameters, are on the GPU in a step",
-    "tensor_parallel_num_weight_shards": SHARDS,
-    "expert_tensor_parallel_num_weight_shards": SHARDS,
     "engram_vocab_sizes": NGRAMS,
     "engram_layer_ids": NGRAMS,
     "dynamic_context_parallel": LENGTHS,

@@ -108,8 +108,8 @@ def _lists(given: Mapping[str, Any], model: Model, layout: Layout, training: Tra
         yield broken("argument-aux-coefficients", types=several, coefficients=count)
     batch = given.get("eval_global_batch_size") or training.global_batch_size
     micro = given.get("eval_micro_batch_size") or training.micro_batch_size
-    if batch and batch % max(micro * layout.dp, 1):
-        yield broken("argument-eval-batch", batch=batch, samples=micro * layout.dp)
+    if batch and batch % max(micro * layout.readers, 1):
+        yield broken("argument-eval-batch", batch=batch, samples=micro * layout.readers)
 
 
 def _fits(freq: object, layers: int) -> bool:
@@ -144,6 +144,11 @@ def _alone(given: Mapping[str, Any], model: Model, layout: Layout, training: Tra
             (biased and has("moe_router_score_function", "softmax") == "softmax", "argument-expert-bias"),
             (fsdp and has("ckpt_format") != "fsdp_dtensor", "argument-fsdp-needs-checkpoint-format"),
             (not fsdp and has("ckpt_format") == "fsdp_dtensor", "argument-checkpoint-format-needs-fsdp"),
+            (layout.shards_weights and has("ddp_average_in_collective"), "argument-weight-shards-average"),
+            (
+                layout.shards_weights and has("ckpt_format", "torch") not in ("torch", "torch_dist"),
+                "argument-weight-shards-checkpoint",
+            ),
             (has("fsdp_manual_registration") and not (fsdp and has("nccl_ub")), "argument-manual-registration"),
             (has("rope_type") == "yarn" and not latent, "argument-yarn-without-latent-attention"),
             (latent and has("position_embedding_type") == "yarn", "argument-yarn-positions-of-latent-attention"),
