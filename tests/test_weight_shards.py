@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import LayoutError, TrainingJob, UnsupportedError, estimate, plan
+from megatron_memory_estimator.rank.chunks import Run
 from megatron_memory_estimator.rank.rank import Rank, workspace_bytes
 from megatron_memory_estimator.rank.weight_shards import Weight, _gradients, _tickets
 from megatron_memory_estimator.throughput import throughput
@@ -99,14 +100,29 @@ def test_buffers_of_equal_neighbours() -> None:
     assert list(pool.most.values()) == [2] and padding == 0
 
 
-def test_the_gradient_of_the_output_layer_stays_until_the_last_layer() -> None:
-    found = worked()
-    runs = found.stages[0].rank.plans[0].runs
-    waiting = [run for run in runs if any(one.name.startswith("output_layer.weight.wgrad") for one in run.beside[1])]
-    assert [(run.first_layer, run.copies) for run in waiting] == [(7, 1), (-1, 1)]
-    nbytes = next(one.nbytes for one in waiting[0].beside[1])
-    assert nbytes == 2 * 128_256 // 2 * 8192, "whole, in 16 bits"
-    assert sum(run.copies for run in runs if run.first_layer >= 0) == 8
+RECOMPUTED = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+
+
+def test_the_gradient_of_the_output_layer_stays_until_that_of_the_last_layer_is_on_its_way() -> None:
+    def runs_of(**settings: Any) -> list[Run]:
+        return list(worked(**settings).stages[0].rank.plans[0].runs)
+
+    def beside(runs: list[Run]) -> list[tuple[int, int]]:
+        gradient = "output_layer.weight.wgrad"
+        return [(run.first_layer, run.copies) for run in runs if any(one.name == gradient for one in run.beside[1])]
+
+    runs = runs_of()
+    assert [(run.first_layer, run.copies) for run in runs if run.first_layer >= 0] == [(0, 7), (7, 1)]
+    assert beside(runs) == [(-1, 1)], "the final norm"
+    plain, last = (run.trace.backward for run in runs if run.first_layer >= 0)
+    more = [b.nbytes - a.nbytes for a, b in zip(plain, last, strict=True)]
+    whole = 2 * 128_256 // 2 * 8192
+    assert {a.op: extra for a, extra in zip(plain, more, strict=True) if extra} == {
+        "mlp_bda.dropout": whole,
+        "mlp_bda": whole,
+        "mlp.linear_fc2": whole,
+    }
+    assert beside(runs_of(**RECOMPUTED)) == [(7, 1), (-1, 1)], "an upper bound where the layer runs again"
 
 
 def test_seconds_have_the_traffic_of_the_shards() -> None:

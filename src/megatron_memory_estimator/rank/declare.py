@@ -46,7 +46,7 @@ from ..tape.simulate import trace
 from ..tape.tensor import DTYPE_BYTES, Dim, Param, Tensor, largest
 from .chunks import ChunkPlan, Run, TracedUnit
 from .keys import Form, Group, LayerKey, PartKey, UnitKey, routed, stays_in_bf16
-from .weight_shards import sharded
+from .weight_shards import chain_of, sharded
 
 TABLE = "gradient of the embedding table"
 Beside = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
@@ -165,7 +165,7 @@ class Declarer:
 
     def _summing(self, chunk: Chunk, runs: list[Run]) -> list[Run]:
         """The runs with the whole gradient of a shared output layer beside the backward of what stands before it: it stays until that of
-        the weight before, in the last decoder layer, is on its way too. It is counted through the whole of that layer, an upper bound."""
+        the weight before, in the last decoder layer, is on its way too (`weight_shards.py`)."""
         c = self.context
         decoder = [index for index, run in enumerate(runs) if run.first_layer >= 0]
         if c.layout.gtp == 1 or not chunk.output or not decoder:
@@ -175,13 +175,18 @@ class Declarer:
         last = runs[at]
         layers = len(chunk.layers) // sum(runs[index].copies for index in decoder)
         alone = last._replace(copies=1, first_layer=last.first_layer + layers * (last.copies - 1))
-        parted = [last._replace(copies=last.copies - 1), alone] if last.copies > 1 else [last]
-        found = [*runs[:at], *parted, *runs[at + 1 :]]
-        for index in range(at + len(parted) - 1, len(found)):
-            run = found[index]
-            if not run.unit.name.startswith("output"):
-                found[index] = run._replace(beside=(run.beside[0], (*run.beside[1], *waits)))
-        return found
+        parted = [last._replace(copies=last.copies - 1)] if last.copies > 1 else []
+        behind = [run if run.unit.name.startswith("output") else _beside_backward(run, waits) for run in runs[at + 1 :]]
+        return [*runs[:at], *parted, self._until_on_its_way(alone, waits), *behind]
+
+    def _until_on_its_way(self, run: Run, waits: tuple[Tensor, ...]) -> Run:
+        """A run of one layer with a gradient that stays until that of the layer's last weight is on its way: through its whole backward, an
+        upper bound, where something is run again or copied away before."""
+        weight = chain_of(self.context, [(run.params, 1)])[-1]
+        unit = holding(run.unit, weight.name.removesuffix(".weight"), waits)
+        if unit is None or run.absence or run.graphed or run.stashed or run.moving:
+            return _beside_backward(run, waits)
+        return run._replace(unit=unit, trace=trace(unit))
 
     def table_gradient(self, *, summed: bool) -> Tensor:
         """The gradient of the embedding table, or of the output layer's weight that is the same; `summed`: what its sum with a cached one
@@ -368,6 +373,21 @@ class Declarer:
             return found
         again = replayed(unit, graphed)
         return found._replace(unit=again, trace=trace(again))
+
+
+def _beside_backward(run: Run, tensors: tuple[Tensor, ...]) -> Run:
+    """A run with tensors beside its backward."""
+    return run._replace(beside=(run.beside[0], (*run.beside[1], *tensors)))
+
+
+def holding(unit: Unit, name: str, tensors: tuple[Tensor, ...]) -> Unit | None:
+    """A unit whose backward begins beside tensors that stay until an op is through; None where ops are run again before that."""
+    places = [at for at, item in enumerate(unit.items) if item.name == name]
+    if not places or not all(isinstance(item, Op) for item in unit.items[places[-1] :]):
+        return None
+    first = places[-1]
+    held = (item._replace(backward=(*item.backward, *tensors)) for item in unit.items[first:] if isinstance(item, Op))
+    return unit._replace(items=(*unit.items[:first], *held))
 
 
 def inputs_of(c: Context, chunk: Chunk) -> tuple[Tensor, ...]:
