@@ -68,7 +68,10 @@ NGRAMS = (
     "each of its tables, whose length is the next prime, is cut over expert-parallel ranks alone: 18 bytes for each parameter of a rank "
     "with Adam at expert data parallelism of 1"
 )
-LENGTHS = "how many ranks share a sample follows its length; a rank has at most max_seqlen_per_dp_cp_rank tokens"
+LENGTHS = (
+    "how many ranks share a sample follows its length; a rank has at most max_seqlen_per_dp_cp_rank tokens, M. The fullest microbatch is "
+    "that of context_parallel_size C and seq_length C * M without it, where C ranks share the longest sample (up to dp * cp, a power of 2)"
+)
 KNOWN = {
     "chunked_optimizer_state_offload": "moments and main parameters are in host memory between steps; about two chunks of "
     "optimizer_state_offload_chunk_size_mb, and a window of main parameters, are on the GPU in a step",
