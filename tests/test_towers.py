@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from megatron_memory_estimator.inputs.hf import load
 from megatron_memory_estimator.inputs.hf.convert import convert
 from megatron_memory_estimator.inputs.runs.files import job_from_text
 from megatron_memory_estimator.job.tower import Block, HfTower, Sound, Tower, TowerTraining, Weight, counted, lacking
+from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.modules.hf_tower import images
 from megatron_memory_estimator.modules.layers import tower_params
-from megatron_memory_estimator.modules.vision_tower import inputs
+from megatron_memory_estimator.modules.vision_tower import how, inputs, seen
 from megatron_memory_estimator.planner.changes import memory_changes
 from megatron_memory_estimator.planner.search import sampled
 from megatron_memory_estimator.planner.space.axes import Space
@@ -375,6 +377,12 @@ def test_more_images_than_the_sequence_holds_are_refused() -> None:
         estimate(TrainingJob.from_hf(QWEN, num_gpus=8, seq_length=4096, image_tokens=5000))
 
 
+def items(c: Context, whole: Tower) -> Iterator[object]:
+    """What a tower of transformers computes in a run."""
+    assert whole.hf is not None
+    return images(seen(c, whole.hf, whole.given(c.training)), whole.hf, how(c.training, whole))
+
+
 HF_KEPT = json.loads((FACTS / "towers.json").read_text())["hf_kept"]["records"]
 
 
@@ -389,7 +397,7 @@ def test_a_tower_of_transformers_keeps_what_its_class_keeps(record: dict[str, An
     training = dataclasses.replace(job.training, **{"audio_tokens" if sound else "image_tokens": tokens})
     kept = {
         one.storage: one.nbytes
-        for op in images(context(dataclasses.replace(job, training=training)), Tower("tower", hf=tower))
+        for op in items(context(dataclasses.replace(job, training=training)), Tower("tower", hf=tower))
         if isinstance(op, Op)
         for one in op.saves
     }
@@ -785,7 +793,7 @@ def test_kimi_k25_s_tower_is_the_code_of_its_checkpoint() -> None:
     job = TrainingJob.from_hf("moonshotai/Kimi-K2.5", num_gpus=256, tp=8, pp=16, ep=16, image_tokens=384)
     kept = {
         one.storage: one.nbytes
-        for op in images(context(job), job.model.towers[0])
+        for op in items(context(job), job.model.towers[0])
         if isinstance(op, Op)
         for one in op.saves
     }

@@ -11,7 +11,7 @@ which Megatron-Bridge loads (`kimi_vl/modeling_kimi_k25_vl.py`).
 from __future__ import annotations
 
 from ..job.model import Model
-from ..job.tower import HfTower, Sound, Tower, half
+from ..job.tower import HfTower, Sound, half
 from ..job.training import Training
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Tensor, numel_of
@@ -20,18 +20,15 @@ from .adapters import adapters_of
 from .context import Context
 from .hf_layers import KINDS, gated, layer, layer_norm, linear, norm, wide_norm, width_of
 from .module import Module
-from .vision_tower import POSITIONS, behind_the_first_adapter, chunks, seen, with_frozen_linears
+from .vision_tower import POSITIONS, How, behind_the_first_adapter, chunks, with_frozen_linears
 
 
-def images(c: Context, whole: Tower) -> Module[None]:
+def images(v: Context, tower: HfTower, h: How) -> Module[None]:
     """From pixels, or spectra, to rows of the embedding."""
-    tower, t = whole.hf, c.training
-    assert tower is not None
-    v = seen(c, tower, whole.given(t))
     if any(adapters_of(v, name) for name in KINDS[tower.kind].mlp):
         yield from behind_the_first_adapter(_trained(v, tower))
         return
-    layers, projection = (whole.frozen(t, projection=part) or t.peft != "none" for part in (False, True))
+    layers, projection = h.layers or h.adapters, h.projection or h.adapters
     if not layers:
         yield from _trained(v, tower, projected=not projection)
         return

@@ -21,7 +21,8 @@ layer of the last decoder layer's kind, a final norm. All depths are concatenate
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 
 from ..job.tower import Tower, Weight, counted
 from ..tape.ops import EVERYTHING, Item, Op, Part, Recompute, Unit, renaming
@@ -47,7 +48,10 @@ from .linear import column_linear, duplicated_linear, linear_params, weight_grad
 from .module import GROUP, Module, T, changed, holding, in_part, recomputed
 from .norm import bias_dropout_add, in_compute_dtype, norm, norm_params
 from .sends import over_tp
-from .vision_tower import images, seen
+from .vision_tower import How, how, images, seen
+
+if TYPE_CHECKING:
+    from functools import _lru_cache_wrapper
 
 RESIDUALS: dict[Role, tuple[str, str]] = {
     "mixer": ("self_attn_bda", "self_attention_hyper_connection"),
@@ -345,29 +349,49 @@ MATRIX = 2
 
 def tower_params(c: Context, tower: Tower) -> Module[None]:
     """Every parameter of a tower, and of the adapters beside its linears."""
-    sizes = tower.vit or tower.hf
-    v = seen(c, sizes, tower.given(c.training)) if sizes and c.training.peft != "none" else c
+    sizes, h = tower.vit or tower.hf, how(c.training, tower)
+    own = _cached(_own_params, tower, c.layout.tp, h.layers, h.projection)
+    if not h.adapters:
+        yield from own
+        return
+    v = seen(c, sizes, tower.given(c.training)) if sizes else c
+    put = whole_adapter_params if tower.hf else adapter_params
+    for param in own:
+        yield param
+        if param.name.endswith(".weight") and len(param.shape) == MATRIX:
+            yield from put(v, param.name.removesuffix(".weight"), param)
+
+
+@lru_cache(maxsize=128)
+def _own_params(tower: Tower, tp: int, layers: bool, projection: bool) -> tuple[Param, ...]:
+    """The parameters of a tower on one of so many ranks; `layers` and `projection`: whether they are frozen."""
     prefix = HEARD if tower.hears else PREFIX
+    found: list[Param] = []
     for block in tower.blocks:
         for copy in range(block.copies):
             where = f"{prefix}.{block.name}" if block.copies == 1 else f"{prefix}.{block.name}.{copy}"
-            for weight in block.weights:
-                frozen = tower.frozen(c.training, projection=block.projection)
-                param = _param(c, f"{where}.{weight.name}", weight, frozen=frozen)
-                yield param
-                if weight.name.endswith(".weight") and len(weight.shape) == MATRIX:
-                    put = whole_adapter_params if tower.hf else adapter_params
-                    yield from put(v, param.name.removesuffix(".weight"), param)
+            frozen = projection if block.projection else layers
+            found += [_param(tp, f"{where}.{weight.name}", weight, frozen=frozen) for weight in block.weights]
+    return tuple(found)
 
 
-def _param(c: Context, name: str, weight: Weight, *, frozen: bool) -> Param:
+def _param(tp: int, name: str, weight: Weight, *, frozen: bool) -> Param:
     dims = tuple(
-        c.dim(f"{weight.name} {'rows' if at == 0 else 'columns'}", size, "tp")
+        Dim(f"{weight.name} {'rows' if at == 0 else 'columns'}", size, ("tp",), tp)
         if at == weight.split
         else Dim(name, size)
         for at, size in enumerate(weight.shape)
     )
     return Param(name, dims, "replicated" if weight.split is None else "tp", frozen=frozen)
+
+
+def _cached(made: _lru_cache_wrapper[T], *given: Any) -> T:
+    """What a function makes of its arguments; made anew where they are arrays of layouts, which are no keys."""
+    try:
+        return made(*given)
+    except TypeError:
+        found: T = made.__wrapped__(*given)
+        return found
 
 
 def towers(c: Context) -> Module[Tensor | None]:
@@ -376,19 +400,24 @@ def towers(c: Context) -> Module[Tensor | None]:
         yield from tower_params(c, tower)
     computed = [tower for tower in c.model.towers if tower.given(c.training)]
     for tower in computed:
-        rename = renaming(f"{HEARD if tower.hears else PREFIX}.", {})
-        yield from changed(changed(_images(c, tower), rename), _of_towers)
+        sizes = tower.vit or tower.hf
+        assert sizes is not None
+        yield from _cached(_computed, tower, seen(c, sizes, tower.given(c.training)), how(c.training, tower))
     if not computed:
         yield Op("without images", part="towers", calls=0)
     return None
 
 
-def _images(c: Context, tower: Tower) -> Module[None]:
-    """What a tower computes of images, or of sound."""
+@lru_cache(maxsize=128)
+def _computed(tower: Tower, v: Context, h: How) -> tuple[Item | Param, ...]:
+    """What a tower computes of images, or of sound, of all runs that train it alike."""
     if tower.vit:
-        yield from images(c, tower.vit)
-    elif tower.hf:
-        yield from images_of_hf(c, tower)
+        module = images(v, tower.vit, h)
+    else:
+        assert tower.hf is not None
+        module = images_of_hf(v, tower.hf, h)
+    rename = renaming(f"{HEARD if tower.hears else PREFIX}.", {})
+    return tuple(changed(changed(module, rename), _of_towers))
 
 
 def _of_towers(item: Item) -> Item:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from functools import cached_property
+from typing import NamedTuple
 
+from ..job.layout import Layout
 from ..job.model import Model
 from ..job.tower import HfTower, Sound, Tower, Vit
 from ..job.training import Training
@@ -56,36 +58,52 @@ def seen(c: Context, vit: Vit | HfTower, tokens: int) -> Context:
         peft_target_modules=t.peft_target_modules,
     )  # fmt: skip
     training = dataclasses.replace(training, micro_batch_size=t.micro_batch_size)
-    layout = dataclasses.replace(c.layout, sequence_parallel=False, context_parallel_size=1)
+    layout = Layout(world_size=c.layout.tp, tensor_model_parallel_size=c.layout.tp)
     return _Patches(model, layout, training, c.kernel, c.num_sms)
 
 
-def images(c: Context, vit: Vit) -> Module[None]:
+class How(NamedTuple):
+    """How a tower is trained: whether its layers are frozen, and what leads from them into the language model; whether adapters are;
+    layers of a checkpoint of full recomputation (0 without), and whether checkpoints wrap all of them."""
+
+    layers: bool
+    projection: bool
+    adapters: bool
+    together: int
+    every: bool
+
+
+def how(t: Training, tower: Tower) -> How:
+    """How a run trains a tower."""
+    layers, projection = (tower.frozen(t, projection=part) for part in (False, True))
+    return How(layers, projection, t.peft != "none", t.recomputed_together(), t.recomputes_layers())
+
+
+def images(v: Context, vit: Vit, h: How) -> Module[None]:
     """From pixels to rows of the embedding: patches, layers, and the mergers of some layers and of the last."""
-    v, t = seen(c, vit, c.training.image_tokens), c.training
     adapts = any(adapters_of(v, name) for name in DEFAULT_TARGETS)  # found by name, frozen or not
     table = v.new("rotary_pos_emb", v.seq, v.batch, Dim("kv_channels", vit.hidden // vit.heads), dtype="fp32")
     if adapts:
-        yield from behind_the_first_adapter(_trained(v, table, vit, t))
-    elif t.freeze_vision_model or t.peft != "none":
+        yield from behind_the_first_adapter(_trained(v, table, vit, h))
+    elif h.layers or h.adapters:
         last, sources = yield from _without_gradients(v, vit)
         merged = [
             ("merger", last, vit.hidden),
             *((f"deepstack.{at}", x, vit.hidden * vit.merge) for at, x in sources.items()),
         ]
-        if t.freeze_vision_projection or t.peft != "none":
+        if h.projection or h.adapters:
             return
         for name, x, normed in merged:
             yield from _merged(v, name, x, normed, vit)
     else:
-        yield from _trained(v, table, vit, t)
+        yield from _trained(v, table, vit, h)
 
 
-def _trained(v: Context, table: Tensor, vit: Vit, t: Training) -> Module[None]:
+def _trained(v: Context, table: Tensor, vit: Vit, h: How) -> Module[None]:
     """Patches, layers and mergers, of which all that is trained needs for its backward is kept."""
-    behind = with_frozen_linears(v) if t.freeze_vision_projection else v
+    behind = with_frozen_linears(v) if h.projection else v
     yield from _embedded(v, table, vit)
-    for group, covered in _groups(t, vit.depth):
+    for group, covered in _groups(h, vit.depth):
         inside = tuple(item for at in group for item in _layer(v, table, vit, at, behind))
         if covered:
             yield Recompute(f"layers {group[0]} to {group[-1]}", inside)
@@ -94,12 +112,11 @@ def _trained(v: Context, table: Tensor, vit: Vit, t: Training) -> Module[None]:
     yield from _merged(behind, "merger", v.residual(_output(vit.depth - 1)), vit.hidden, vit)
 
 
-def _groups(t: Training, depth: int) -> Iterator[tuple[range, bool]]:
+def _groups(h: How, depth: int) -> Iterator[tuple[range, bool]]:
     """Layers that are a stretch, and whether a checkpoint of full recomputation wraps them."""
-    many, every = t.recomputed_together(), t.recomputes_layers()
-    step = many if every else 1
+    step = h.together if h.every else 1
     for at in range(0, depth, step):
-        yield range(at, min(at + step, depth)), every or at < many
+        yield range(at, min(at + step, depth)), h.every or at < h.together
 
 
 def _output(layer: int) -> str:
