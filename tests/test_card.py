@@ -171,6 +171,14 @@ def test_a_bundled_model_has_a_card(name: str) -> None:
     assert row.held is not None, f"{name}: nothing holds it"
 
 
+def test_a_gpu_without_a_kernel_of_the_run_is_named_and_has_no_row(capsys: pytest.CaptureFixture[str]) -> None:
+    """DeepSeek-V4 is trained with cuDNN's sparse attention, which A100 lacks: the others have rows all the same."""
+    main(["estimate", "deepseek-ai/DeepSeek-V4-Flash"])
+    out = capsys.readouterr().out
+    assert "Without a kernel of the run: A100-80GB." in out
+    assert all(f"\n{gpu} " in out for gpu in ("H100-80GB", "H200-141GB", "B200-180GB", "B300-288GB"))
+
+
 def refusal_of(make: Callable[[], object]) -> str:
     """What is said where it is refused."""
     try:

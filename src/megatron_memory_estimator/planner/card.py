@@ -13,7 +13,7 @@ from ..estimator import Estimate, estimate
 from ..job.hardware import Gpu, find_gpu
 from ..job.layout import Layout
 from ..job.training_job import TrainingJob
-from ..legality.precision import has_recipe
+from ..legality.precision import gpu as rules_of_gpu
 from ..modules.counts import Count, count_parameters
 from .base import state_bytes
 from .found import Plan
@@ -107,7 +107,7 @@ class Card:
     tried: Mapping[str, str]
     """The axes of the layouts that were tried."""
     lacking: tuple[str, ...] = ()
-    """Kinds of GPU that do not have the run's low-precision recipe."""
+    """Kinds of GPU that do not have the run's low-precision recipe, or a kernel of it."""
 
     def __repr__(self) -> str:
         return f"<Card {self.job.name or 'model'}: {self.parameters.total:,} parameters, {len(self.rows)} kinds of GPU>"
@@ -150,7 +150,7 @@ def card(
         if "gpu" in job.given or not job.by_name
         else tuple(job.env.installed(find_gpu(name)) for name in KINDS)
     )
-    kinds = [gpu for gpu in every if has_recipe(job.training, gpu)] or [job.gpu]
+    kinds = [gpu for gpu in every if not any(rules_of_gpu(job.training, gpu))] or [job.gpu]
     state = state_bytes(replace(job, gpu=kinds[0]))
     search = Search(layouts_tried(replace(job, gpu=kinds[0])), progress, stop)
     found = [row for group in alike(kinds, job) for row in _fewest(job, group, sum(state.values()), search)]

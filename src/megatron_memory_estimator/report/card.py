@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..job.assumption import shorts_of
+from ..job.hardware import find_gpu
+from ..legality.precision import has_recipe
 from ..planner.card import POWERS, Card, Fewest, resuming
 from ..wording import all_of
 from ..wording import sentence as capital
@@ -110,8 +112,12 @@ def notes(card: Card) -> Iterator[str]:
     """What the figures are without, kinds of GPU that are left out, and what was assumed."""
     if card.not_counted:
         yield capital(card.not_counted)
-    if card.lacking:
-        yield f"Without the {card.job.training.low_precision} recipe: {all_of(card.lacking)}."
+    training = card.job.training
+    recipe = [name for name in card.lacking if not has_recipe(training, find_gpu(name))]
+    kernel = [name for name in card.lacking if name not in recipe]
+    for what, names in ((f"the {training.low_precision} recipe", recipe), ("a kernel of the run", kernel)):
+        if names:
+            yield f"Without {what}: {all_of(names)}."
     if assumed := ", ".join(shorts_of(card.assumptions)):
         yield f"Not given, assumed: {assumed}."
 
