@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..dataclass import dataclass
 from ..doors import door
@@ -20,6 +20,9 @@ from .found import Plan
 from .planning import Planned, plan, training_only
 from .space.features import BASIC
 from .space.recompute import RECOMPUTE, own_recompute
+
+if TYPE_CHECKING:
+    from .search import Shared
 
 KINDS = ("A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "B300-288GB")
 """Where no GPU is given, a card has a row for each of these: one of each size that training clusters have."""
@@ -53,13 +56,14 @@ class Search(NamedTuple):
     progress: Callable[[int], None] | None = None
     stop: Callable[[], bool] | None = None
 
-    def least(self, job: TrainingJob, gpus: int) -> Planned | None:
-        """The search on so many GPUs whose first plan needs least; None where nothing is legal there."""
+    def least(self, job: TrainingJob, gpus: int, shared: Shared) -> Planned | None:
+        """The search on so many GPUs whose first plan needs least; None where nothing is legal there. `shared` is what the searches of
+        this job have found."""
         if self.progress is not None:
             self.progress(gpus)
         axes = {**self.tried, "num_gpus": str(gpus), **({"features": BASIC} if job.by_name else {})}
         try:
-            found = plan(job, axes, objective="head-room", top=1, limit=NO_LIMIT, stop=self.stop)
+            found = plan(job, axes, objective="head-room", top=1, limit=NO_LIMIT, stop=self.stop, shared=shared)
         except LayoutError:
             return None
         if found.found.interrupted:
@@ -212,7 +216,9 @@ def _fewest(
     One search serves all of them: what a layout needs differs between them by little, and each is estimated. What resumes trains too, so
     that is asked first; training alone is asked for the kinds that are left.
     """
-    rows = {gpu.name: Fewest(gpu, job) for gpu in kinds}
+    from .search import Shared
+
+    rows, shared = {gpu.name: Fewest(gpu, job) for gpu in kinds}, Shared({}, {}, {})
     newest = replace(job, gpu=max(kinds, key=lambda gpu: gpu.capability))
     resumes = resuming(job)
     for gpus in numbers:
@@ -220,7 +226,7 @@ def _fewest(
             whole = asked is newest
             todo = [row for row in rows.values() if (row.resume if whole and resumes else row.train) is None]
             todo = [row for row in todo if gpus * row.gpu.memory_bytes >= state]
-            least = search.least(asked, gpus) if todo else None
+            least = search.least(asked, gpus, shared) if todo else None
             for row in todo if least else []:
                 assert least is not None
                 held = _held(least.found.plans[0], row.gpu, least.assumptions)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
+    from .search import Shared
+
 
 class Planned(NamedTuple):
     """The result of a search, and what was decided for it."""
@@ -74,6 +76,7 @@ def plan(
     efficiency: Efficiency | None = None,
     progress: Callable[[float, Found], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    shared: Shared | None = None,
 ) -> Planned:
     """The best layouts of a job's model and training.
 
@@ -83,16 +86,16 @@ def plan(
     batch the job's own. A plan that another one beats in speed and memory is left out, unless `every` plan is asked for. `limit` is bytes
     of a GPU. With `fewest_gpus` the smallest number of GPUs that trains and resumes the model is sought, and the smallest that trains it.
     `stop` is asked again and again while it searches; once it says True, StoppedError says how far it got. A deadline is
-    `lambda: time.monotonic() > deadline`.
+    `lambda: time.monotonic() > deadline`. `shared` is what other plans of the same job have found, on whatever numbers of GPUs.
     Raises LayoutError where nothing is legal, ConfigError for words that make no sense, NumPyError for a large space without NumPy.
     """
     from .search import Shared, search
 
+    known = Shared({}, {}, {}) if shared is None else shared
     whole_asked(job.env)
     words = _words(axes or {}, job)
     limit = job.gpu.memory_bytes if limit is None else limit
     worlds = worlds_of(job, {"num_gpus": words.pop("num_gpus")}) if "num_gpus" in words else ()
-    shared = Shared({}, {}, {})
 
     def on(gpus: tuple[int, ...], asked: TrainingJob, *, nearest: bool) -> Planned:
         base, said = base_job(asked, gpus, global_batch_size)
@@ -109,7 +112,7 @@ def plan(
             stop=stop,
             nearest=nearest,
             every=every,
-            shared=shared,
+            shared=known,
             given={"num_gpus", *map(axis_name, words)},
         )
         found.asked = asked
