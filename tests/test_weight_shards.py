@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import LayoutError, TrainingJob, UnsupportedError, estimate, plan
+from megatron_memory_estimator.formulas.beside import published
 from megatron_memory_estimator.rank.chunks import Run
 from megatron_memory_estimator.rank.rank import Rank, workspace_bytes
 from megatron_memory_estimator.rank.weight_shards import Weight, _gradients, _tickets
@@ -164,3 +165,8 @@ def test_plan_says_that_it_does_not_search_them() -> None:
     job = TrainingJob.from_config({**WORKED, "tensor_parallel_num_weight_shards": 8}, 64)
     with pytest.raises(UnsupportedError, match="plan does not search weight shards"):
         plan(job)
+
+
+def test_published_formulas_have_no_weight_shards() -> None:
+    job = TrainingJob.from_config({**WORKED, "tensor_parallel_num_weight_shards": 8}, 64)
+    assert {one.refused for one in published(job)} == {"weight shards are not in this formula"}

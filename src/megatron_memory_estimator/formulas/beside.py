@@ -32,7 +32,7 @@ class Published(NamedTuple):
 
 
 def published(job: TrainingJob) -> tuple[Published, ...]:
-    """The values of both formulas for a job; hybrid layer patterns are in neither."""
+    """The values of both formulas for a job; hybrid layer patterns and weight shards, among others, are in neither."""
     others = {
         "hybrid layer patterns are": job.model.hybrid,
         "parallel_attention is": job.model.parallel_attention,
@@ -40,6 +40,7 @@ def published(job: TrainingJob) -> tuple[Published, ...]:
             kind.groups and kind.state_heads != "none" for kind in kinds_in(job.model.every_kind)
         ),
         "layers of different widths are": len(set(map(_widths, shapes_of(job.model)))) > 1,
+        "weight shards are": job.layout.shards_weights,
     }
     if what := next((what for what, there in others.items() if there), ""):
         return tuple(Published(name, None, None, f"{what} not in this formula") for name in NAMES)
