@@ -193,10 +193,20 @@ REFUSED: dict[str, str] = {
     "ernie4_5_moe_vl": TWO_POOLS,
     "ernie4_5_vl_moe": TWO_POOLS,
     "ernie4_5_vl_moe_text": TWO_POOLS,
+    "bailing_hybrid": "Kimi delta attention beside latent attention (Ling-3.0-Flash: 124.4 B parameters)",
     "glm4": "norms after attention and after the MLP",
+    "glm5_next_text": "Kimi delta attention beside latent attention with pooled index keys, and four residual streams (GLM-5.3-Flash: "
+    "313.3 B parameters)",
     "hunyuan_v1_dense": "norms on query and key",
+    "hy_v4": "an indexer with sinks and a gate in latent attention, and hyper-connections (the class's defaults: 58.3 B parameters)",
+    "inkling_text": "relative positions, and convolutions on keys, values and outputs (Inkling: 975.3 B parameters)",
+    "lfm2": "short convolutions between layers of attention",
+    "lfm2_moe": "short convolutions between layers of attention (LFM2-8B-A1B: 8.3 B parameters)",
+    "lfm3": "short convolutions between layers of attention (LFM3-1.7B: 1.7 B parameters)",
+    "muse_glimmer_text": "four norms in a layer and a gate of attention with a projection of its own (Muse-Glimmer-30B: 27.9 B parameters)",
     "olmo": "norms without weights",
     "qwen": "an MLP of half the width that intermediate_size says",
 }
 """What is not modelled of models that Megatron-Bridge trains (NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/`,
-067f987d), and of a few whose config.json looks like a plain decoder's but is none (huggingface/transformers)."""
+067f987d), of a few whose config.json looks like a plain decoder's but is none (huggingface/transformers), and of families of the winter of
+2026 that no release of Megatron-Core has; their parameters are those of the classes of huggingface/transformers 5.23."""
