@@ -381,7 +381,7 @@ def test_vision_recipes_are_read_by_name(
     assert (f"{frozen} frozen" in said) if frozen else not any(word.endswith("frozen") for word in said)
     if parameters is not None:
         assert count_parameters(found.model).total == parameters
-    assert estimate(found).verdict().not_counted.endswith("--image-tokens counts them")
+    assert estimate(found).verdict().not_counted.endswith("--images counts them")
 
 
 @pytest.mark.parametrize(

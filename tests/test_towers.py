@@ -229,7 +229,7 @@ def test_a_tower_stands_on_the_first_stage_alone_and_says_what_is_missing() -> N
     more = [a - b for a, b in zip(parameters(QWEN, pp=4), parameters(alone(QWEN), pp=4), strict=True)]
     assert more == [576_388_336, 0, 0, 0]
     found = estimate(TrainingJob.from_hf(QWEN, num_gpus=8))
-    said = "The activations of its vision tower are not counted; --image-tokens counts them."
+    said = "The activations of its vision tower are not counted; --images counts them."
     assert verdict_text(found.verdict(), found).endswith(said)
 
 
@@ -709,7 +709,7 @@ def test_an_audio_tower_keeps_what_audio_tokens_say(tmp_path: Path) -> None:
     with pytest.raises(LayoutError, match="audio_tokens=3000 beside image_tokens=2000"):
         estimate(audio)
     said = estimate(omni_job("qwen3_omni_moe", tmp_path, ep=4)).verdict().not_counted
-    assert said.endswith("--image-tokens and --audio-tokens count them")
+    assert said.endswith("--images and --audio-tokens count them")
     assert (
         "audio_tokens has no effect: the model has no audio tower"
         in TrainingJob.from_hf(QWEN, num_gpus=8, audio_tokens=9).warnings

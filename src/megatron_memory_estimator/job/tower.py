@@ -162,6 +162,11 @@ class Tower(NamedTuple):
         """Whether it has linears of the names that Megatron-Bridge puts adapters beside (`peft/module_matcher.py`)."""
         return self.vit is not None or (self.hf is not None and self.hf.kind == "qwen3_omni")
 
+    @property
+    def asks(self) -> str:
+        """The option that says how much of a sequence it makes."""
+        return "--audio-tokens" if self.hears else "--images" if self.eye else "--image-tokens"
+
     def given(self, training: TowerTraining) -> int:
         """Tokens of a sequence that it makes."""
         return (training.audio_tokens if self.hears else training.image_tokens) if self.sees else 0
@@ -212,5 +217,5 @@ def lacking(towers: tuple[Tower, ...], training: TowerTraining | None = None) ->
     alone = "" if counted(towers) else "the language model alone: "
     several = len(found) > 1 or bool(found[0][0].blocks)
     clause = f"{alone}{all_of(said for _, said in found)} {'are' if several else 'is'} not counted"
-    options = dict.fromkeys("--audio-tokens" if tower.hears else "--image-tokens" for tower, _ in found if tower.sees)
+    options = dict.fromkeys(tower.asks for tower, _ in found if tower.sees)
     return f"{clause}; {all_of(options)} {'counts' if len(options) == 1 else 'count'} them" if options else clause
