@@ -138,7 +138,7 @@ def weight_shards(model: Model, layout: Layout, training: Training) -> Iterator[
     for name, degree, word in ((SHARDS, layout.tp, TP), (EXPERT_SHARDS, layout.etp, ETP)):
         shards = getattr(layout, name)
         if shards is not None and shards % degree:
-            yield broken("weight-shards-over-tp", shards=(name, shards), degree=(word, degree), use=degree)
+            yield broken("weight-shards-over-tp", {SHARDS: (name, shards), TP: (word, degree)}, use=degree)
     if not layout.shards_weights:
         return
     if t.mcore < WEIGHT_SHARDS[0] or t.te < WEIGHT_SHARDS[1]:
@@ -166,7 +166,8 @@ def weight_shards(model: Model, layout: Layout, training: Training) -> Iterator[
     }
     names = [name for name, on in unknown.items() if on]
     if names:
-        yield broken("weight-shards-not-modelled", names=all_of(names))
+        shards = (SHARDS, layout.tp * layout.gtp) if layout.gtp > 1 else (EXPERT_SHARDS, layout.etp * layout.egtp)
+        yield broken("weight-shards-not-modelled", {SHARDS: shards}, names=all_of(names))
 
 
 WEIGHT_SHARDS = ((0, 19), (2, 19))
