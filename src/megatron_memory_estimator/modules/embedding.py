@@ -11,6 +11,9 @@ from .linear import in_flight, padded
 from .module import Module
 from .sends import over_tp
 
+TABLE = "embedding.word_embeddings.weight"
+"""The name of the word embedding table."""
+
 
 def vocab(c: Context) -> Dim:
     """Padded vocabulary, sharded over tp."""
@@ -24,7 +27,7 @@ def embedding_params(c: Context, *, alone: bool, positions: bool = True) -> Modu
     Source: Megatron-LM `megatron/core/models/common/language_module/language_module.py` (setup_embeddings_and_output_layer).
     """
     shared = bool(c.model.share_embeddings_and_output_weights or c.model.mtp) and not alone
-    table = Param("embedding.word_embeddings.weight", (vocab(c), c.hidden), "tp", shared_embedding=shared)
+    table = Param(TABLE, (vocab(c), c.hidden), "tp", shared_embedding=shared)
     yield table
     if positions and c.model.position_embedding_type == "learned_absolute":
         rows = c.model.max_position_embeddings or c.training.seq_length

@@ -19,10 +19,10 @@ from math import prod
 from typing import NamedTuple
 
 from ..modules.context import Context
+from ..modules.embedding import TABLE
 from ..modules.linear import padded
 from ..tape.tensor import Dim, MeshAxis, Param, Tensor, tensor
 
-TABLE = "embedding.word_embeddings.weight"
 Key = tuple[object, ...]
 """What tensors that share buffers agree in."""
 
@@ -55,6 +55,11 @@ class Weight(NamedTuple):
     chain: str
     place: int
     pooled: bool
+
+    @property
+    def gradient(self) -> Key:
+        """The buffers of its whole gradient: the shape without padding, whatever the chain."""
+        return (self.unpadded, *self.columns)
 
     def key(self, dtype: str) -> Key:
         """Its buffers: the shape as gathered, and of experts, whose chains keep apart, every second layer's."""
@@ -186,18 +191,17 @@ def _gradients(c: Context, weights: Sequence[Weight]) -> tuple[Buffers, int]:
     for _ in range(2):
         under_way: dict[str, Weight] = {}
         for one in reversed(weights):
-            key = (one.unpadded, *one.columns)
             if one.pooled:
-                pool.take(key, one)
+                pool.take(one.gradient, one)
             padding = sum(_padding(weight) for weight in (one, *under_way.values()))
             most = max(most, padding)
             behind = under_way.pop(one.chain, None)
             if behind and behind.pooled:
-                pool.give((behind.unpadded, *behind.columns), behind)
+                pool.give(behind.gradient, behind)
             if one.place:
                 under_way[one.chain] = one
             elif one.pooled:
-                pool.drop(key, one)
+                pool.drop(one.gradient, one)
     return pool, most
 
 

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from ..job.hardware import MIB, Environment, Gpu
 from ..modules.compressed_tables import tables
 from ..modules.context import Context
+from ..modules.embedding import TABLE
+from ..modules.head import output_parameter
 from ..modules.kind import Kind
 from ..modules.kinds import kinds_in, layers_with, rotary_width, shapes_of
 from ..modules.linear import cached_wgrad
@@ -21,7 +23,7 @@ from ..states.fsdp import STRATEGIES, gathered_dtype, grad_dtype, strategy, turn
 from ..tape.tensor import DTYPE_BYTES, Dim, Param, Tensor, largest, smallest, whole_above
 from .chunks import ChunkPlan
 from .schedule import Occupancy
-from .weight_shards import TABLE, shard_buffers, sharded
+from .weight_shards import shard_buffers, sharded
 
 TE_WORKSPACE_HOPPER = 32 * MIB + 1024
 TE_WORKSPACE_OLDER = 4 * MIB
@@ -150,8 +152,7 @@ def dummy_wgrads(c: Context, params: list[Param], *, head: bool) -> list[Workspa
     """
     weights = [param for param in params if param.gemm and not param.name.startswith("output_layer.")]
     if head and not c.training.base_frozen:
-        vocab = c.dim("padded_vocab_size", c.model.padded_vocab(c.layout.tp), "tp")
-        weights.append(sharded(c, Param("output_layer.weight", (vocab, c.hidden), "tp", gemm="megatron")))
+        weights.append(sharded(c, output_parameter(c)))
     weights += [param for param in params if param.name == TABLE and param.whole]  # every shared weight has one (GTP)
     weights = [weight for weight in {id(weight): weight for weight in weights}.values() if cached_wgrad(c, weight)]
     source = "TransformerEngine pytorch/module/base.py get_dummy_wgrad: one per distinct weight shape"

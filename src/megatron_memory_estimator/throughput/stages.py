@@ -7,11 +7,12 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ..modules.context import Context
+from ..modules.embedding import TABLE
 from ..rank.chunks import ChunkPlan
 from ..rank.declare import Declarer
 from ..rank.keys import routed
 from ..rank.rank import Rank
-from ..rank.weight_shards import TABLE, chain_of, summed_dtype
+from ..rank.weight_shards import chain_of, summed_dtype
 from ..tape.tensor import DTYPE_BYTES, chosen
 from .links import NETWORK_SHARE, collective, highest, inside
 from .machine import Machine

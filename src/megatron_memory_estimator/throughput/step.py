@@ -53,8 +53,6 @@ owns: norm (a read), clipping (a read and a write), step (a read). Source: Megat
 param_and_grad_buffer.py` (start_grad_sync, reset), `megatron/core/optimizer/clip_grads.py`."""
 DP_HIDDEN, REDUCE_EXPOSED, GATHER_EXPOSED = 0.8, 0.25, 0.125
 """Overlap, all judgement: the share of one backward (forward) under which gradients (parameters) hide and what of them shows at least."""
-
-
 EXPOSED = ("tp", "gtp", "cp", "ep", "pp", "gradient reduction", "parameter gather")
 """Parts of a step that are communication."""
 
