@@ -92,10 +92,10 @@ def test_a_search_for_the_fewest_gpus_that_is_stopped_says_how_far_it_came(monke
     whole = planning.plan(job, axes, fewest_gpus=True).found
     first, asked, stops = planning._first, [0], [False]
 
-    def later(*given: Any) -> Any:
+    def later(*given: Any, **words: Any) -> Any:
         asked[0] += 1
         stops[0] = asked[0] == 2  # the search for resuming
-        return first(*given)
+        return first(*given, **words)
 
     monkeypatch.setattr(planning, "_first", later)
     found, said = planning.plan(job, axes, fewest_gpus=True, stop=lambda: stops[0])

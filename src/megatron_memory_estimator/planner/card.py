@@ -218,7 +218,7 @@ def _fewest(
     """
     from .search import Shared
 
-    rows, shared = {gpu.name: Fewest(gpu, job) for gpu in kinds}, Shared({}, {}, {})
+    rows, shared = {gpu.name: Fewest(gpu, job) for gpu in kinds}, Shared()
     newest = replace(job, gpu=max(kinds, key=lambda gpu: gpu.capability))
     resumes = resuming(job)
     for gpus in numbers:

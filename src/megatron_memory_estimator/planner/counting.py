@@ -12,10 +12,12 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
+from functools import cached_property
 from itertools import product
 from math import gcd, prod
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..dataclass import dataclass
 from ..errors import ConfigError
@@ -32,7 +34,7 @@ from ..rank.declare import Declarer
 from ..rules import broken
 from ..throughput.machine import machine
 from ..throughput.stages import unit_time
-from .space.axes import DEGREES, Space
+from .space.axes import DEGREES, WHOLE, Space
 from .space.borders import EVEN, Work, bordered, generated_layout, together
 from .space.cells import legal_cells
 from .space.choices import Option, Style, options, styles, training_with
@@ -118,20 +120,42 @@ class _Choices(NamedTuple):
     broken: list[str]
 
 
+Cuts = dict[tuple[int, int], tuple[Shape | Violation, ...]]
+"""Pipelines by stages and chunks."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was found for other spaces of the same model and GPU: pipelines, and the rules of every variant."""
+
+    cuts: Cuts = field(default_factory=dict)
+    rules: dict[Any, Rules] = field(default_factory=dict)
+
+    def of(self, base: TrainingJob, space: Space) -> Rules:
+        """The rules of a variant. They see no batch and no phases that are judged, and of a space neither GPUs nor degrees."""
+        alone = dataclasses.replace(space, **dict.fromkeys(WHOLE, ()))
+        job = dataclasses.replace(base, training=dataclasses.replace(base.training, global_batch_size=None))
+        key = job.model, job.gpu, job.training, dataclasses.replace(job.layout, world_size=1), alone
+        if key not in self.rules:
+            self.rules[key] = Rules(job, space)
+        return self.rules[key]
+
+
 def legal_space(
-    base: TrainingJob, space: Space, ruled_out: Counter[str], ask: Ask, known: Cuts | None = None
+    base: TrainingJob, space: Space, ruled_out: Counter[str], ask: Ask, known: Known | None = None
 ) -> LegalSpace:
-    """The legal layouts of a space; counts what is ruled out. `known` are pipelines of the same job on other numbers of GPUs.
+    """The legal layouts of a space; counts what is ruled out. `known` is of the same job on other numbers of GPUs.
 
     Raises ConfigError where no variant has what shall be recomputed.
     """
-    pipelines = list(shapes(base, space, {} if known is None else known, ask))
+    known = known or Known()
+    pipelines = list(shapes(base, space, known.cuts, ask))
     found, refused = [], None
     for variant in variants(base, space.precision, space.features):
         aware = variant.job.training.use_precision_aware_optimizer and not base.training.use_precision_aware_optimizer
         own = dataclasses.replace(space, use_precision_aware_optimizer=(True,)) if aware else space
         try:
-            one = _Legality(variant.job, own, pipelines, ruled_out, ask)
+            one = _Legality(variant.job, own, known.of(variant.job, own), pipelines, ruled_out, ask)
         except ConfigError as error:
             refused = error
             continue
@@ -161,12 +185,12 @@ class _Legality:
         self,
         base: TrainingJob,
         space: Space,
+        rules: Rules,
         pipelines: Sequence[Shape | Violation],
         ruled_out: Counter[str],
         ask: Ask,
     ) -> None:
-        self.base, self.space, self.ruled_out, self.ask = base, space, ruled_out, ask
-        self.rules = Rules(base, space)
+        self.base, self.space, self.rules, self.ruled_out, self.ask = base, space, rules, ruled_out, ask
         instances = base.layout.num_distributed_optimizer_instances
         self.shapes = [one.with_instances(instances) for one in pipelines if isinstance(one, Shape)]
         self.numbers = list(range(len(self.shapes)))
@@ -202,7 +226,7 @@ class _Legality:
                 self.ruled_out[rule] += each * len(self.shapes)
 
     def _structures(self, reference: Reference) -> Iterator[LegalStructure]:
-        asked = asks(self.base, self.space)
+        asked = self.rules.asked
         groups: dict[object, list[Point]] = {}
         for point in self.points:
             heads = heads_in_fours(self.base.model, point.tp) if "heads_in_fours" in asked else ()
@@ -261,7 +285,7 @@ class _Legality:
 
     def _points(self, reference: Reference, points: Sequence[Point], style: Style) -> list[str]:
         """The first rule that each point breaks, or nothing."""
-        refused = unsupported(self.base, points[0].cp > 1, style)
+        refused = self.rules.unsupported(style, cp=points[0].cp > 1)
         if refused:
             return [refused] * len(points)
         training = training_with(reference.recompute, reference.option)
@@ -299,7 +323,7 @@ class Reference(NamedTuple):
 
 
 class Rules:
-    """The rules of legality, asked of references of a space."""
+    """The rules of legality, asked of references of a space, each once."""
 
     def __init__(self, base: TrainingJob, space: Space) -> None:
         self.base, self.space = base, space
@@ -307,6 +331,20 @@ class Rules:
         self.options = options(space)
         self.units = tuple(declared_units(base.model))
         self.uneven: dict[tuple[str, Point, Style], str] = {}
+        self._broken: dict[tuple[Shape, Point, Style, Training], str] = {}
+        self._unsupported: dict[tuple[bool, Style], str] = {}
+        self._legal: Reference | None = None
+
+    @cached_property
+    def asked(self) -> frozenset[str]:
+        """What layers ask of their context about the sequences of a microbatch."""
+        return asks(self.base, self.space)
+
+    def unsupported(self, style: Style, *, cp: bool) -> str:
+        """The rule by which layers are not modelled with or without context parallelism, or nothing."""
+        if (cp, style) not in self._unsupported:
+            self._unsupported[cp, style] = unsupported(self.base, cp, style)
+        return self._unsupported[cp, style]
 
     def whole_training(self, at: Reference) -> Training:
         """The training of a reference."""
@@ -318,6 +356,12 @@ class Rules:
 
     def broken(self, at: Reference, training: Training) -> str:
         """The first rule that a reference breaks with a training, or nothing."""
+        key = at.shape, at.point, at.style, training
+        if key not in self._broken:
+            self._broken[key] = self._first_broken(at, training)
+        return self._broken[key]
+
+    def _first_broken(self, at: Reference, training: Training) -> str:
         layout = self.layout(at)
         stated = stated_violations(at.shape.of(self.base.model), layout, training, at.shape.group * at.shape.vp * 2)
         first = stated[0].rule if stated else self._uneven(at, layout, training)
@@ -338,7 +382,12 @@ class Rules:
         return ""
 
     def reference(self, shapes: Sequence[Shape], points: Sequence[Point], ask: Callable[[], None]) -> Reference | None:
-        """Any legal layout. None where nothing tried is legal."""
+        """Any legal layout: that of an earlier space, where this one has it. None where nothing tried is legal."""
+        if self._legal is None or self._legal.shape not in shapes or self._legal.point not in points:
+            self._legal = self._reference(shapes, points, ask)
+        return self._legal
+
+    def _reference(self, shapes: Sequence[Shape], points: Sequence[Point], ask: Callable[[], None]) -> Reference | None:
         pairs = list(product(shapes, points))
         Random(0).shuffle(pairs)
         pipelines = {id(shape): pipeline_sides(shape.of(self.base.model), shape.layout) for shape in shapes}
@@ -357,10 +406,6 @@ class Rules:
                     if not known[key] and not self.broken(at, training):
                         return at
         return None
-
-
-Cuts = dict[tuple[int, int], tuple[Shape | Violation, ...]]
-"""Pipelines by stages and chunks."""
 
 
 def shapes(

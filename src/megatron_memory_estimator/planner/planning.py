@@ -91,13 +91,13 @@ def plan(
     """
     from .search import Shared, search
 
-    known = Shared({}, {}, {}) if shared is None else shared
+    known = Shared() if shared is None else shared
     whole_asked(job.env)
     words = _words(axes or {}, job)
     limit = job.gpu.memory_bytes if limit is None else limit
     worlds = worlds_of(job, {"num_gpus": words.pop("num_gpus")}) if "num_gpus" in words else ()
 
-    def on(gpus: tuple[int, ...], asked: TrainingJob, *, nearest: bool) -> Planned:
+    def on(gpus: tuple[int, ...], asked: TrainingJob, *, nearest: bool, whichever: bool = False) -> Planned:
         base, said = base_job(asked, gpus, global_batch_size)
         space = space_of(base, {**words, "num_gpus": ",".join(map(str, gpus))}, everything=complete)
         found = search(
@@ -112,6 +112,7 @@ def plan(
             stop=stop,
             nearest=nearest,
             every=every,
+            whichever=whichever,
             shared=known,
             given={"num_gpus", *map(axis_name, words)},
         )
@@ -146,9 +147,11 @@ CHECKPOINTS = ("load", "save")
 
 
 class On(Protocol):
-    """The search on some numbers of GPUs; `nearest`: with the layout that needs least, where none fits."""
+    """The search on some numbers of GPUs; `nearest`: with the layout that needs least, where none fits; `whichever`: any plan will do."""
 
-    def __call__(self, gpus: tuple[int, ...], asked: TrainingJob, *, nearest: bool) -> Planned: ...
+    def __call__(
+        self, gpus: tuple[int, ...], asked: TrainingJob, *, nearest: bool, whichever: bool = False
+    ) -> Planned: ...
 
 
 def _in_phases(job: TrainingJob, phases: tuple[str, ...]) -> TrainingJob:
@@ -211,7 +214,8 @@ def _fewest(on: On, tried: list[int], job: TrainingJob, limit: int, state: int) 
     """
     possible = [gpus for gpus in tried if gpus * limit >= state]
     alone = training_only(job)
-    trains = _first(on, possible, alone)
+    resumes = alone.env.phases != job.env.phases
+    trains = _first(on, possible, alone, whichever=resumes)
     if trains is None:
         raise LayoutError((_nothing(tried, limit),))
     (at,) = trains.found.space.num_gpus
@@ -219,11 +223,11 @@ def _fewest(on: On, tried: list[int], job: TrainingJob, limit: int, state: int) 
     if trains.found.interrupted:
         return trains._replace(assumptions=(*trains.assumptions, f"interrupted at {gpus}; fewer do not train it"))
     found = trains
-    if alone.env.phases != job.env.phases:
+    if resumes:
         try:
             later = _first(on, possible[possible.index(at) :], job)
         except StoppedError as error:
-            trains.found.fewest_to_train = at
+            trains.found.fewest_to_train, trains.found.interrupted = at, True
             return trains._replace(
                 assumptions=(*trains.assumptions, f"{gpus} train it; whether they resume it is not known: {error}")
             )
@@ -239,13 +243,13 @@ def _fewest(on: On, tried: list[int], job: TrainingJob, limit: int, state: int) 
     return found
 
 
-def _first(on: On, tried: list[int], job: TrainingJob) -> Planned | None:
+def _first(on: On, tried: list[int], job: TrainingJob, *, whichever: bool = False) -> Planned | None:
     """The first number of GPUs with a plan, or the one at which the search was interrupted. Raises LayoutError where nothing is legal."""
     refused: LayoutError | None = None
     searched = False
     for gpus in tried:
         try:
-            one = on((gpus,), job, nearest=False)
+            one = on((gpus,), job, nearest=False, whichever=whichever)
         except LayoutError as error:
             refused = error
             continue

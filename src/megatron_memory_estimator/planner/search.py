@@ -13,21 +13,22 @@ import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import field
 from heapq import heappop, heappush
 from itertools import product
 from random import Random
 from typing import Any, NamedTuple
 
+from ..dataclass import dataclass
 from ..errors import ConfigError, LayoutError, NumPyError, StoppedError, UnsupportedError
 from ..job.training_job import TrainingJob
 from ..rank.build import context_of
 from ..rank.declare import Declarer
 from ..throughput.machine import Efficiency, Machine, machine
 from .bounds import ROUNDED, Bound, Bounds, Pipelines
-from .counting import Cuts, LegalSpace, LegalStructure, LegalStyle, legal_space, relaxations
+from .counting import Known, LegalSpace, LegalStructure, LegalStyle, legal_space, relaxations
 from .exact import Exact
-from .found import OBJECTIVES, Found, Objective, Plan, faster
+from .found import OBJECTIVES, Found, Objective, Plan, faster, less
 from .sharing import Grids
 from .space.axes import AXES, Space
 from .space.choices import training_with
@@ -69,7 +70,7 @@ def nothing_legal(base: TrainingJob, found: Found, watch: Watch) -> LayoutError:
     return LayoutError(("no layout of the space is legal: " + "; ".join((*rules, *help_)),))
 
 
-@dataclass
+@dataclasses.dataclass
 class Watch:
     """Asks `stop` between pieces of work on some numbers of GPUs."""
 
@@ -104,23 +105,26 @@ THINNED = "without NumPy a part of the space is searched"
 """What is said of a search of fewer values than there are."""
 LEAST = Objective(lambda b: b.low, lambda b: b.step, lambda p: (p.needed.low, p.step), faster)
 """What comes nearest where nothing fits."""
+WHICHEVER = Objective(lambda b: b.high, lambda b: -b.step, lambda p: (p.needed.high, -p.step), less)
+"""Where any plan will do: of layouts with as little state, first those that take longest, which keep least."""
 NEAR_ENOUGH = 0.98
 """Of what the layout needs that is named there: none needs less."""
 
 
-class Shared(NamedTuple):
-    """What searches of one model have in common: units that were traced, legal spaces with what is ruled out, and pipelines."""
+@dataclass(frozen=True)
+class Shared:
+    """What searches of one model have in common: units that were traced, legal spaces with what is ruled out, and what these know."""
 
-    units: dict[Any, Grids]
-    legal: dict[Any, tuple[LegalSpace, Counter[str]]]
-    cuts: Cuts
+    units: dict[Any, Grids] = field(default_factory=dict)
+    legal: dict[Any, tuple[LegalSpace, Counter[str]]] = field(default_factory=dict)
+    known: Known = field(default_factory=Known)
 
     def legal_space(self, base: TrainingJob, found: Found, watch: Watch) -> LegalSpace:
         """The legal layouts of a space; counts what is ruled out."""
         key = found.space, base.training.global_batch_size, base.env.phases
         if key not in self.legal:
             ruled_out: Counter[str] = Counter()
-            self.legal[key] = legal_space(base, found.space, ruled_out, watch.ask, self.cuts), ruled_out
+            self.legal[key] = legal_space(base, found.space, ruled_out, watch.ask, self.known), ruled_out
         legal, ruled_out = self.legal[key]
         found.illegal.update(ruled_out)
         return legal
@@ -140,23 +144,24 @@ def search(
     stop: Callable[[], bool] | None = None,
     nearest: bool = True,
     every: bool = False,
+    whichever: bool = False,
     shared: Shared | None = None,
     given: Collection[str] | None = None,
 ) -> Found:
     """All legal layouts of a space for the job's model and global batch; the `best` that fit, by the objective.
 
-    A plan that another one beats in the objective and in memory (or, by memory, in seconds) is left out, unless `every` plan is asked
-    for. `limit` is the memory of a GPU in bytes (default: all of it); with `tight`, layouts that fit unless memory is fragmented count
-    too. Raises LayoutError when the space holds no legal layout, ConfigError for axes that make no sense. KeyboardInterrupt ends it with
-    the best so far; StoppedError where `stop`, asked between pieces of work, says True. Without `nearest` no `least` layout is sought where
-    nothing fits. Without NumPy of a space of more than `MOST` layouts a part is searched (`thinned.py`), which keeps the axes that are
-    `given`; where that is too large too, or `given` is None, it is refused (NumPyError). `shared` is what other searches of the same model
-    have found.
+    A plan that another one beats in the objective and in memory (or, by memory, in seconds) is left out, unless `every` plan is asked for;
+    with `whichever` the first that is found is the only one. `limit` is the memory of a GPU in bytes (default: all of it); with `tight`,
+    layouts that fit unless memory is fragmented count too. Raises LayoutError when the space holds no legal layout, ConfigError for axes
+    that make no sense. KeyboardInterrupt ends it with the best so far; StoppedError where `stop`, asked between pieces of work, says True.
+    Without `nearest` no `least` layout is sought where nothing fits. Without NumPy of a space of more than `MOST` layouts a part is
+    searched (`thinned.py`), which keeps the axes that are `given`; where that is too large too, or `given` is None, it is refused
+    (NumPyError). `shared` is what other searches of the same model have found.
     """
     found = begun(base, space, objective, limit, efficiency, everything=everything)
     watch = Watch(found.space.num_gpus, stop)
     try:
-        shared = shared or Shared({}, {}, {})
+        shared = shared or Shared()
         watch.tell = (lambda: progress(0.0, found)) if progress is not None else None
         legal = shared.legal_space(base, found, watch)
         if legal.layouts > MOST and given is not None and not _has_numpy():
@@ -174,7 +179,10 @@ def search(
         one = _Search(base, legal, found, watch, progress, shared.units)
         if not one.arrays and found.legal > MOST:
             raise too_large(found)
-        one.run(OBJECTIVES[objective], best, tight=tight, every=every)
+        if whichever:
+            one.run(WHICHEVER, 1, tight=tight, every=every, near=0.0)
+        else:
+            one.run(OBJECTIVES[objective], best, tight=tight, every=every)
         if nearest and not found.plans:
             one.least()
         one.said(found.legal)
@@ -317,9 +325,9 @@ class _Search:
             alone = dataclasses.replace(grid, points=(grid.points[point],), micro=(grid.micro[micro],))
             yield alone, dataclasses.replace(one, point=(0,), micro=(0,))
 
-    def run(self, objective: Objective, best: int, *, tight: bool, every: bool) -> None:
+    def run(self, objective: Objective, best: int, *, tight: bool, every: bool, near: float = 1.0) -> None:
         """Find the plans, and tight ones that are better."""
-        found, queue = self.found, _Queue(self, objective, self.found.limit)
+        found, queue = self.found, _Queue(self, objective, self.found.limit, near=near)
         try:
             for plan in queue.plans(tight=tight, every=every):
                 found.plans.append(plan)
@@ -358,11 +366,13 @@ class _Search:
             at_point(own.layout, grid.points[point], style, moe=bool(base.model.num_moe_experts)),
             world_size=gpus,
         )
-        t = dataclasses.replace(training_with(chosen, group.style.options[option]), micro_batch_size=grid.micro[micro])
+        batch = base.training.global_batch_size
+        t = training_with(chosen, group.style.options[option])
+        t = dataclasses.replace(t, micro_batch_size=grid.micro[micro], global_batch_size=batch)
         job = dataclasses.replace(base, model=model, layout=layout, training=t, num_microbatches=count, assumptions=())
         step, peak, needed = self.exact.figures(job)
-        assert t.global_batch_size is not None
-        tokens = t.global_batch_size * t.seq_length / step / gpus
+        assert batch is not None
+        tokens = batch * t.seq_length / step / gpus
         return Plan(job, name, group.variant.precision, step, tokens, peak, needed, group.variant.features)
 
     def said(self, done: int) -> None:
@@ -376,7 +386,8 @@ class _Search:
 class _Queue:
     """Layouts in the order of what they take at least; those that were evaluated, of what they take. Of equal ones, by the other figure.
 
-    Without a `limit` every layout is taken. A plan is given where none has less than its share `near` of the objective.
+    Without a `limit` every layout is taken. A plan is given where none has less than its share `near` of the objective; where that is 0,
+    the layouts of a recomputation come before all other recomputations, once it was opened.
     """
 
     def __init__(self, search: _Search, objective: Objective, limit: int | None, *, near: float = 1.0) -> None:
@@ -460,9 +471,8 @@ class _Queue:
             self.done += len(found.keys)
             if found.cells:
                 cells = sorted(found.cells, key=lambda cell: (found.keys[cell], found.others[cell]))
-                self._push(
-                    found.keys[cells[0]], found.others[cells[0]], (Block(group, training, option, found, cells), 0)
-                )
+                block = Block(group, training, option, found, cells)
+                self._push(self._next_key(found.keys[cells[0]]), found.others[cells[0]], (block, 0))
 
     def _next(self, block: Block, at: int, *, most: float, tight: bool, first: bool) -> None:
         """The next layout of a block that may be worth a line: timed exactly, or evaluated where its seconds are not the order."""
@@ -470,7 +480,7 @@ class _Queue:
             at += 1
         if at + 1 < len(block.cells):
             behind = block.cells[at + 1]
-            self._push(block.bounded.keys[behind], block.bounded.others[behind], (block, at + 1))
+            self._push(self._next_key(block.bounded.keys[behind]), block.bounded.others[behind], (block, at + 1))
         if at < len(block.cells):
             cell = block.cells[at]
             key = block.bounded.keys[cell]
@@ -478,7 +488,11 @@ class _Queue:
                 _, training = block.group.style.trainings[block.training]
                 longer = block.group.bounds.passes(training, cell) - block.bounded.passes[cell]
                 key += max(longer, 0.0) * ROUNDED
-            self._push(key, block.bounded.others[cell], Timed(block, at))
+            self._push(self._next_key(key), block.bounded.others[cell], Timed(block, at))
+
+    def _next_key(self, key: float) -> float:
+        """The key of layouts that were opened."""
+        return key if self.near else 0.0
 
     def _wanted(self, block: Block, at: int, *, most: float, tight: bool, first: bool) -> bool:
         cell = block.cells[at]

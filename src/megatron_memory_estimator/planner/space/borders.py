@@ -10,6 +10,7 @@ schedule of each is simulated.
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, groupby, pairwise, product
@@ -175,7 +176,7 @@ def balanced(chunks: Chunks) -> tuple[float, tuple[int, ...]]:
         climbed, tied = _climbed(chunks, rows, start, min)
         found[tuple(climbed)] = None
         if tied:
-            found[tuple(_climbed(chunks, rows, start, max)[0])] = None
+            found[tuple(_climbed(chunks, rows, max(tied), max)[0])] = None
     return min((_seconds(chunks, counts), counts) for counts in sorted(found))
 
 
@@ -187,8 +188,6 @@ def _seconds(chunks: Chunks, counts: Sequence[int]) -> float:
     return float(pipeline_seconds(schedule, GROUPS * pp, seconds))
 
 
-Load = tuple[float, float]
-"""What is balanced, and how much the sum of the squares of all work has grown."""
 DIGITS = 12
 """Loads that differ less, as shares of all work, are equal: sums of other orders."""
 
@@ -217,68 +216,87 @@ def _filled(chunks: Chunks, rows: float) -> list[int]:
 
 def _climbed(
     chunks: Chunks, rows: float, counts: list[int], of_equals: Callable[[list[list[int]]], list[int]]
-) -> tuple[list[int], bool]:
-    """One layer at a time moves from a heavy chunk to a light one, as long as that helps; `of_equals` takes one of equal moves. Whether
-    there were such."""
-    sizes, unit, tied = chunks.sizes, chunks.before[-1], False
+) -> tuple[list[int], list[list[int]]]:
+    """One layer at a time moves from a heavy chunk to a light one, as long as that helps; `of_equals` takes one of equal moves. And the
+    first moves that were equal, as what they lead to."""
+    unit, tied = chunks.before[-1], list[list[int]]()
     while True:
-        loads = chunks.loads(counts)
-        sums, heaviest = _sums(chunks, loads)
-        best = round(((1 - rows) * max(sums) + rows * total(heaviest)) / unit, DIGITS), 0.0
-        ends = list(accumulate(counts))
-        moves: dict[Load, list[tuple[int, int]]] = {}
-        for taken, given in _moves(chunks, counts, loads):
-            moved = _moved(sizes, ends, loads, taken, given)
-            worst, squares = _changed(chunks.pp, rows, loads, sums, heaviest, moved)
-            load = round(worst / unit, DIGITS), round(squares / unit**2, DIGITS)
-            moves.setdefault(load, []).append((taken, given))
-        if not moves or (top := min(moves)) >= best:
+        loads = _Loads(chunks, rows, counts)
+        least, best = (round(loads.worst / unit, DIGITS), 0.0), list[tuple[int, int]]()
+        for move in _moves(chunks, counts, loads.loads):
+            moved = loads.moved(*move)
+            worst = loads.changed(moved) / unit
+            if worst > least[0] + 2 * 10**-DIGITS:
+                continue
+            squares = total([load * load - loads.loads[at] ** 2 for at, load in moved.items()])
+            load = round(worst, DIGITS), round(squares / unit**2, DIGITS)
+            if load < least:
+                least, best = load, [move]
+            elif best and load == least:
+                best.append(move)
+        if not best:
             return counts, tied
-        tied = tied or len(moves[top]) > 1
-        counts = of_equals(
-            [[n - (at == taken) + (at == given) for at, n in enumerate(counts)] for taken, given in moves[top]]
-        )
+        after = [[n - (at == taken) + (at == given) for at, n in enumerate(counts)] for taken, given in best]
+        tied = tied or (after if len(after) > 1 else tied)
+        counts = of_equals(after)
 
 
-def _moved(
-    sizes: Sequence[float], ends: Sequence[int], loads: Sequence[float], taken: int, given: int
-) -> dict[int, float]:
-    """The work of the chunks that changes where one gives a layer to another: those between hand one on."""
-    found = {}
-    step = 1 if taken < given else -1
-    came = 0.0
-    for at in range(taken, given, step):
-        gone = sizes[ends[at] - 1] if step > 0 else sizes[ends[at - 1]]
-        if gone != came:
-            found[at] = loads[at] + came - gone
-        came = gone
-    found[given] = loads[given] + came
-    return found
+class _Loads:
+    """The work of chunks that hold so many layers each, of ranks, and of the heaviest chunk of each row; and what a move changes of it."""
 
+    def __init__(self, chunks: Chunks, rows: float, counts: Sequence[int]) -> None:
+        self.pp, self.rows, self.loads = chunks.pp, rows, chunks.loads(counts)
+        self.ranks, self.heaviest = _sums(chunks, self.loads)
+        self.order = sorted(range(chunks.pp), key=self.ranks.__getitem__, reverse=True)
+        self.worst = (1 - rows) * max(self.ranks) + rows * total(self.heaviest)
+        ends, sizes = list(accumulate(counts, initial=0)), chunks.sizes
+        self.last = [sizes[end - 1] for end in ends[1:]]
+        """[chunk]: the work of the layer that it hands on."""
+        self.first = [sizes[start] if start < len(sizes) else 0.0 for start in ends[:-1]]
+        """[chunk]: the work of the layer that it hands back."""
+        self.onward = [at for at in range(1, len(counts)) if self.last[at] != self.last[at - 1]]
+        self.backward = [at for at in range(len(counts) - 1) if self.first[at] != self.first[at + 1]]
 
-def _changed(
-    pp: int,
-    rows: float,
-    loads: Sequence[float],
-    sums: Sequence[float],
-    heaviest: Sequence[float],
-    moved: dict[int, float],
-) -> Load:
-    """The busiest rank and the heaviest chunk of each row, in a proportion, when the work of some chunks has changed."""
-    ranks, most = list(sums), list(heaviest)
-    squares = 0.0
-    again = set[int]()
-    for at, load in moved.items():
-        row, before = at // pp, loads[at]
-        ranks[at % pp] += load - before
-        squares += load * load - before * before
-        if before == heaviest[row] and load < before:
-            again.add(row)
-        elif load > most[row]:
-            most[row] = load
-    for row in again:  # what was heaviest is not any more
-        most[row] = max([moved.get(at, loads[at]) for at in range(row * pp, row * pp + pp)])
-    return (1 - rows) * max(ranks) + rows * total(most), squares
+    def moved(self, taken: int, given: int) -> dict[int, float]:
+        """The work of the chunks that changes where one gives a layer to another: those between hand one on."""
+        loads = self.loads
+        if taken < given:
+            gone, step = self.last, 1
+            between = self.onward[bisect_right(self.onward, taken) : bisect_left(self.onward, given)]
+        else:
+            gone, step = self.first, -1
+            between = self.backward[bisect_right(self.backward, given) : bisect_left(self.backward, taken)]
+        found = {taken: loads[taken] - gone[taken]}
+        for at in between:
+            found[at] = loads[at] + gone[at - step] - gone[at]
+        found[given] = loads[given] + gone[given - step]
+        return found
+
+    def changed(self, moved: dict[int, float]) -> float:
+        """The busiest rank and the heaviest chunk of each row, in a proportion, when the work of some chunks has changed."""
+        found = 0.0
+        if self.rows < 1:
+            ranks: dict[int, float] = {}
+            for at, load in moved.items():
+                rank = at % self.pp
+                ranks[rank] = ranks.get(rank, self.ranks[rank]) + load - self.loads[at]
+            others = (self.ranks[rank] for rank in self.order if rank not in ranks)
+            found += (1 - self.rows) * max(*ranks.values(), next(others, 0.0))
+        if self.rows > 0:
+            found += self.rows * total(self._heaviest(moved))
+        return found
+
+    def _heaviest(self, moved: dict[int, float]) -> list[float]:
+        most, again = list(self.heaviest), set[int]()
+        for at, load in moved.items():
+            row, before = at // self.pp, self.loads[at]
+            if before == self.heaviest[row] and load < before:
+                again.add(row)
+            elif load > most[row]:
+                most[row] = load
+        for row in again:  # what was heaviest is not any more
+            most[row] = max([moved.get(at, self.loads[at]) for at in range(row * self.pp, row * self.pp + self.pp)])
+        return most
 
 
 def _sums(chunks: Chunks, loads: Sequence[float]) -> tuple[list[float], list[float]]:
