@@ -20,7 +20,7 @@ GPT = [
 ]  # fmt: skip
 EXPERTS = [
     *["--seq-length", "2048", "--num-experts", "8", "--moe-router-topk", "2", "--expert-model-parallel-size", "4"],
-    *["--moe-grouped-gemm", "--moe-ffn-hidden-size", "1024"],
+    *["--moe-grouped-gemm", "--moe-ffn-hidden-size", "1024", "--disable-bias-linear"],
 ]  # fmt: skip
 
 

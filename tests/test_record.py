@@ -38,7 +38,7 @@ def read(lines: list[dict[str, Any]], path: Path) -> list[Any]:
 RUNS = [
     ("--use-distributed-optimizer", "--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"),
     ("--tensor-model-parallel-size", "2", "--sequence-parallel", "--swiglu", "--normalization", "RMSNorm"),
-    ("--num-experts", "4", "--expert-model-parallel-size", "4", "--moe-router-topk", "2", "--moe-grouped-gemm"),
+    ("--num-experts", "4", "--expert-model-parallel-size", "4", "--moe-router-topk", "2", "--moe-grouped-gemm", "--disable-bias-linear"),
     ("--optimizer", "dist_muon", "--use-distributed-optimizer"),
 ]  # fmt: skip
 

@@ -63,7 +63,7 @@ def setting_notes(found: Estimate) -> tuple[Assumption, ...]:
         more = f"{(then - now) / GIB:+.1f} GiB"
         if abs(then - now) > MATTERS * now:
             said = f"{one.name} not given: {one.taken}; {one.other}, would be {more} {PEAK} ({one.flag})"
-            notes.append(Assumption(said, f"{one.short} (as {one.door} does: {more})"))
+            notes.append(Assumption(said, f"{one.short} ({one.door} does otherwise: {more})"))
     return tuple(notes)
 
 

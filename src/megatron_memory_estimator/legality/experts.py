@@ -42,7 +42,7 @@ def experts(model: Model, layout: Layout, training: Training) -> Iterator[Violat
     if m.has_moe and layout.tp > 1 and not layout.sequence_parallel:
         yield broken("experts-with-tp-need-sequence-parallel", {TP: layout.tp})
     if m.add_bias_linear:
-        yield from _biases(layout, training)
+        yield from _biases(layout, training, shared=bool(model.moe_shared_expert_intermediate_size))
         if m.moe_shared_expert_intermediate_size:
             yield broken("shared-experts-without-biases")
     if groups and topk:
@@ -70,8 +70,9 @@ def _fused_router(model: Model, training: Training) -> Iterator[Violation]:
         yield broken("router-fusion-with-fp64")
 
 
-def _biases(layout: Layout, training: Training) -> Iterator[Violation]:
-    """Biases of experts: of the old all-gather dispatcher, refused at the first step of 0.13 and 0.14, and since then of whole experts."""
+def _biases(layout: Layout, training: Training, *, shared: bool) -> Iterator[Violation]:
+    """Biases of experts: of the old all-gather dispatcher, refused at the first step of 0.13 and 0.14, and since then of whole experts.
+    Those of models with `shared` experts are refused anyway."""
     t = training
     plain = t.moe_token_dispatcher_type == "allgather" and not t.moe_grouped_gemm
     if t.mcore < LATE_PROBS and not plain:
@@ -80,6 +81,9 @@ def _biases(layout: Layout, training: Training) -> Iterator[Violation]:
         yield broken("expert-biases-in-0.13-and-0.14")
     elif t.mcore >= WHOLE_EXPERTS and layout.etp > 1:
         yield broken("expert-biases-with-etp", etp=layout.etp)
+    grouped = t.te_spec and t.moe_grouped_gemm and not shared
+    if grouped and t.bias_dropout_fusion:
+        yield broken("biased-grouped-experts")
 
 
 def expert_modules(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:

@@ -56,8 +56,7 @@ def self_attention(
     own_norm = normed is None and before(c)
     if own_norm and not c.te:
         yield from norm_params(c, "input_layernorm.", c.hidden)
-    if m.softmax_type == "learnable":
-        yield Param(f"{CORE}.softmax_offset", (heads,), split="tp", matrix=False)
+    yield from sink_params(c, heads)
     proj = yield from linear_params(c, f"{name}.linear_proj", c.hidden, width, "tp", m.add_bias_linear)
     if behind(c):
         yield from norm_params(c, f"{name}.linear_proj.post_layernorm.", c.hidden)
@@ -209,6 +208,12 @@ def _output_gate(c: Context, name: str, context: Tensor, gate: Tensor) -> Module
     return out
 
 
+def sink_params(c: Context, heads: Dim) -> Module[None]:
+    """The number of each head that its softmax has beside the keys, where they are learned (TransformerEngine DotProductAttention)."""
+    if c.model.softmax_type == "learnable":
+        yield Param(f"{CORE}.softmax_offset", (heads,), split="tp", matrix=False)
+
+
 def query_norm_params(c: Context, name: str, heads: Dim, groups: Dim, d: Dim) -> Module[None]:
     """Weights of the norms on query and key."""
     scope = c.model.qk_layernorm_scope
@@ -236,12 +241,15 @@ def query_norm(c: Context, name: str, x: Tensor) -> Module[Tensor]:
     if c.model.qk_layernorm_scope == "gathered_projection" and c.tp_many:
         return (yield from _gathered(c, name, x))
     copied = x
-    if x.storage != x.name and not (of_torch(c) and _is_view(c, name)):
+    alone = (
+        c.model.qk_l2_norm and not c.model.qk_layernorm
+    )  # `torch_norm.py`, L2Norm: compiled, and kept as it is given
+    if x.storage != x.name and not ((alone or of_torch(c)) and _is_view(c, name)):
         copied = x.like(f"{name}.input")
         yield Op(f"{name}.contiguous", (x,), (copied,), passes=(x,))
     out = copied.like(f"{name}.output")
     rows = copied.shape[:-1] if c.model.qk_layernorm_scope == "head" else copied.shape[:-2]
-    yield Op(name, (copied,), (out,), (copied, *statistics(c, name, rows)))
+    yield Op(name, (copied,), (out,), (copied, *statistics(c, name, rows)[: 1 if alone else None]), compiled=alone)
     return out
 
 

@@ -117,9 +117,14 @@ class Context:
 
     @cached_property
     def core_kernel(self) -> str:
-        """The kernel of core attention; FlexAttention's module makes a matrix of all scores where it is not fused, or has dropout."""
-        if self.model.core_attention == "transformer_engine":
-            return self.kernel
+        """The kernel of core attention; FlexAttention's module makes a matrix of all scores where it is not fused, or has dropout.
+
+        TransformerEngine's flash kernels know no sinks, and cuDNN's no window with dropout (`dot_product_attention/utils.py`).
+        """
+        m = self.model
+        if m.core_attention == "transformer_engine":
+            alone = self.te and m.softmax_type != "vanilla" and m.sliding_window and m.attention_dropout > 0
+            return "unfused" if alone else self.kernel
         whole = self.kernel in ("unfused", "local") or self.model.attention_dropout > 0
         return "local" if whole else self.model.core_attention
 

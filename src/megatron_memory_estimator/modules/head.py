@@ -139,18 +139,8 @@ def _cross_entropy(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
         index = (*index, c.new(f"{ce}.target_mask", *rows, dtype="bool"))
     if t.cross_entropy_loss_fusion and t.cross_entropy_fusion_impl == "te":
         storage = gradient_storage(c, name, logits)
-        if storage is None:
-            grad = logits.like(f"{ce}.logits grad fp32", "fp32")
-            yield Op(ce, (logits,), (out,), (grad, *index), work=(Streamed(forward=logits.nbytes),))
-            return (yield from _reduce(c, name, out, mask))
-        kept: tuple[Tensor, ...] = (storage,)
-        if storage is not logits:
-            stats = c.new(f"{ce}.stats", *rows, Dim("two", 2), dtype="fp32")
-            kept = (storage, stats, *index)
-        # the forward reads the logits twice and writes the gradient over them; the backward scales that
-        again = 2 * logits.nbytes
-        yield Op(ce, (logits,), (out,), kept, passes=(logits,), work=(Streamed(forward=again, backward=again),))
-        return (yield from _reduce(c, name, out, mask, held=logits))
+        yield from _te_kernels(c, ce, logits, out, storage, index)
+        return (yield from _reduce(c, name, out, mask, held=None if storage is None else logits))
     wide = logits.dtype == "fp32"  # `.float()` is no copy, and exp writes over the logits
     softmax = logits.view(f"{ce}.softmax", logits.shape) if wide else logits.like(f"{ce}.softmax", "fp32")
     scratch = (logits.like(f"{ce}.logits fp32", "fp32"),) if t.cross_entropy_loss_fusion else ()
@@ -174,6 +164,25 @@ def _cross_entropy(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
         work=(work,),
     )
     return (yield from _reduce(c, name, out, mask, held=logits))
+
+
+def _te_kernels(
+    c: Context, ce: str, logits: Tensor, out: Tensor, storage: Tensor | None, index: tuple[Tensor, ...]
+) -> Module[None]:
+    """TransformerEngine's loss. The forward reads the logits twice and writes the gradient over them, or over a copy that is kept in their
+    place; the backward scales that. Over tp, each rank gathers four statistics of every rank's share of the vocabulary."""
+    rows = out.shape
+    if storage is None:
+        grad = logits.like(f"{ce}.logits grad fp32", "fp32")
+        yield Op(ce, (logits,), (out,), (grad, *index), work=(Streamed(forward=logits.nbytes),))
+        return
+    kept: tuple[Tensor, ...] = (storage,)
+    if storage is not logits:
+        kept = (storage, c.new(f"{ce}.stats", *rows, Dim("two", 2), dtype="fp32"), *index)
+    ranks = Dim("tp*4", 4 * c.layout.tp)
+    gathered = (c.new(f"{ce}.stats of all ranks", *rows, ranks, dtype="fp32"),) if c.tp_many else ()
+    again = 2 * logits.nbytes
+    yield Op(ce, (logits,), (out,), kept, gathered, passes=(logits,), work=(Streamed(forward=again, backward=again),))
 
 
 def _reduce(c: Context, name: str, losses: Tensor, mask: Tensor, held: Tensor | None = None) -> Module[Tensor]:

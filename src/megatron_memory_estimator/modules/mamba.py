@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..tape.ops import Op
-from ..tape.tensor import Dim, Param, Tensor, ceil_div, chosen, largest, smallest
+from ..tape.tensor import Dim, Param, Tensor, ceil_div, chosen, largest, round_up, smallest
 from ..tape.work import Streamed
 from .context import Context
 from .linear import column_linear, linear_params, row_linear
@@ -161,9 +161,14 @@ def _scanned(c: Context, y: Tensor, conv: Tensor, gram: Tensor, flops: int) -> S
     return Streamed(flops * rows, conv.nbytes + 2 * gram.nbytes, 4 * conv.nbytes + 5 * y.nbytes + (2 + 3) * gram.nbytes)
 
 
+def _whole_chunks(c: Context) -> Dim:
+    """The tokens of all chunks, the last one whole too (mamba-ssm `ops/triton/ssd_chunk_state.py`, `ssd_bmm.py`: nchunks)."""
+    return c.dim("seq in whole chunks", round_up(c.full_seq.size, c.model.mamba_chunk_size), "cp")
+
+
 def _states(c: Context, name: str, inner: int, state: int, dtype: str) -> Tensor:
     """Chunk states [tokens / chunk, heads, head dim, state]."""
-    chunks = c.seq._replace(name="seq/chunk")
+    chunks = _whole_chunks(c)._replace(name="seq/chunk")
     return c.new(
         name,
         chunks,
@@ -175,7 +180,11 @@ def _states(c: Context, name: str, inner: int, state: int, dtype: str) -> Tensor
 
 def _gram(c: Context, groups: int) -> Tensor:
     return c.new(
-        f"{NAME}.CB", c.seq, c.batch, c.dim("groups*chunk", groups * c.model.mamba_chunk_size, "tp"), dtype="fp32"
+        f"{NAME}.CB",
+        _whole_chunks(c),
+        c.batch,
+        c.dim("groups*chunk", groups * c.model.mamba_chunk_size, "tp"),
+        dtype="fp32",
     )
 
 
@@ -227,12 +236,15 @@ def _sums(c: Context, state: int, heads: Dim, groups: int) -> tuple[Tensor, ...]
     alone = heads.size // groups  # heads of a group
     programs = c.batch.size * ceil_div(c.full_seq.size, chunk) * (heads.size // spread)
     splits = ceil_div(alone, largest(smallest(ceil_div(programs, c.num_sms), alone), 1))
-    wide = largest(splits * state, (splits + 1) * chunk)
 
-    def one(name: str, width: int) -> Tensor:
-        return c.new(f"{NAME}.{name}", c.seq, c.batch, c.dim("groups*width", groups * width, "tp"), dtype="fp32")
+    def one(name: str, width: int, tokens: Dim = c.seq) -> Tensor:
+        return c.new(f"{NAME}.{name}", tokens, c.batch, c.dim("groups*width", groups * width, "tp"), dtype="fp32")
 
-    return one("B grad", state), one("C grad", state), one("C B grad of programs", wide), _final(c, state, heads)
+    of_programs, of_chunks = one("C", splits * state), one("C", (splits + 1) * chunk, _whole_chunks(c))
+    wide = of_programs._replace(
+        name=f"{NAME}.C B grad of programs", nbytes=largest(of_programs.nbytes, of_chunks.nbytes)
+    )
+    return one("B grad", state), one("C grad", state), wide, _final(c, state, heads)
 
 
 def _final(c: Context, state: int, heads: Dim) -> Tensor:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor
 from ..tape.work import Streamed
-from .attention import cos_sin
+from .attention import cos_sin, sink_params
 from .context import Context
 from .context_parallel import NAME as CORE
 from .core_attention import core_attention
@@ -58,6 +58,7 @@ def mla_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     fused = c.te and m.qk_layernorm
 
     yield from norm_params(c, "input_layernorm.", c.hidden)
+    yield from sink_params(c, heads)
     proj = yield from linear_params(c, f"{NAME}.linear_proj", c.hidden, width, "tp", m.add_bias_linear)
 
     def down(name: str, dim: Dim) -> Module[Param]:
@@ -118,15 +119,25 @@ def mla_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         if m.qk_layernorm:
             latent = yield from norm(c, f"{NAME}.kv_layernorm", latent)
         kv_raw = yield from column_linear(c, f"{NAME}.linear_kv_up_proj", latent, kv_up, normed=fused)
+        in_place = c.training.apply_rope_fusion
+        # rotated where it is (`fusions/fused_mla_yarn_rope_apply.py`), else the rotated part is joined with the other
         q = c.region(f"{NAME}.q", heads, qk)
         k = c.region(f"{NAME}.k", heads, qk)
         v = c.region(f"{NAME}.v", heads, dv)
         kept: tuple[Tensor, ...] = ()
         turned: tuple[Tensor, ...] = ()
-        if not c.training.apply_rope_fusion:  # the rotated parts are joined with the others
+        if not in_place:
             kept = cos_sin(c, NAME, rot)
             turned = (c.region(f"{NAME}.q_pos_emb rotated", heads, rot), c.region(f"{NAME}.k_pos_emb rotated", rot))
-        yield Op(f"{NAME}.rotary", (q_raw, kv_raw, k_pos), (q, k, v), kept, turned, work=(Streamed(),))
+        yield Op(
+            f"{NAME}.rotary",
+            (q_raw, kv_raw, k_pos),
+            (q, k, v),
+            kept,
+            turned,
+            passes=(q_raw,) if in_place else (),
+            work=(Streamed(),),
+        )
         return q, k, v
 
     q, k, v = yield from recomputed(c.training.recomputes("mla_up_proj"), f"{NAME}.up_proj.checkpoint", up(), hook=CORE)

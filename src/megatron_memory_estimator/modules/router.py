@@ -43,6 +43,14 @@ def _choice(c: Context, experts: Dim) -> list[Tensor]:
         kept.append(c.new("mlp.router.tokens_per_expert", experts, dtype="int64"))
         if m.moe_router_score_function != "softmax":
             kept.append(c.new("mlp.router.aux_loss_sum", tokens, dtype="fp32"))
+        if (
+            m.moe_router_score_function == "sqrtsoftplus" and c.probs_dtype != "fp32"
+        ):  # logits that are widened once more
+            kept.append(c.new("mlp.router.aux_loss_softplus_input", tokens, experts, dtype="fp32"))
+    if (
+        m.moe_router_group_topk and not m.moe_router_enable_expert_bias
+    ):  # with a bias only the indices of the choice are used
+        kept.append(c.new("mlp.router.group_mask", tokens, experts, dtype="bool"))
     return kept
 
 

@@ -47,7 +47,7 @@ def unfused(c: Context, name: str, q: Tensor, k: Tensor, v: Tensor, heads: Dim, 
     products = tuple(Streamed(2 * elements * x.shape[-1].size) for x in (q, v))
     result = () if c.core_kernel == "local" else (scores.like(f"{name}.scores before the product"),)
     yield Op(f"{name}.scores", (q, k), (scores,), (q, k), result, work=products[:1])
-    held: tuple[Tensor, ...] = (scores, k, *arguments, *((mask,) if te else ()))
+    held: tuple[Tensor, ...] = (scores, k, *arguments)
     if c.model.attn_logit_softcapping:
         scores = yield from capped(f"{name}.softcap", scores)
     keys = square
@@ -58,7 +58,8 @@ def unfused(c: Context, name: str, q: Tensor, k: Tensor, v: Tensor, heads: Dim, 
         joined = c.new(f"{name}.scores and sink", *keys)
         padded = c.new(f"{name}.mask and sink", *mask.shape[:-1], keys[-1], dtype="bool")
         yield Op(f"{name}.sink", (scores, mask), (joined, padded), passes=(scores,))
-        scores, mask = joined, padded
+        scores, mask = joined, padded  # the mask before is not referred to any more
+    held = (*held, mask) if te else held
     if _fits_kernel(c, keys[-1].size):
         kept = c.new(f"{name}.softmax", *keys)
         in_place = not te or c.training.te < FRESH_GRADIENT

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import ConfigError, EstimatorError, LayoutError, StoppedError
@@ -97,25 +98,15 @@ def plan(
     limit = job.gpu.memory_bytes if limit is None else limit
     worlds = worlds_of(job, {"num_gpus": words.pop("num_gpus")}) if "num_gpus" in words else ()
 
+    search_ = partial(
+        search, best=top, objective=objective, limit=limit, efficiency=efficiency, tight=tight, progress=progress, stop=stop, every=every,
+        shared=known, given={"num_gpus", *map(axis_name, words)},
+    )  # fmt: skip
+
     def on(gpus: tuple[int, ...], asked: TrainingJob, *, nearest: bool, whichever: bool = False) -> Planned:
         base, said = base_job(asked, gpus, global_batch_size)
         space = space_of(base, {**words, "num_gpus": ",".join(map(str, gpus))}, everything=complete)
-        found = search(
-            base,
-            space,
-            best=top,
-            objective=objective,
-            limit=limit,
-            efficiency=efficiency,
-            tight=tight,
-            progress=progress,
-            stop=stop,
-            nearest=nearest,
-            every=every,
-            whichever=whichever,
-            shared=known,
-            given={"num_gpus", *map(axis_name, words)},
-        )
+        found = search_(base, space, nearest=nearest, whichever=whichever)
         found.asked = asked
         return Planned(found, (*found.thinned, *features_said(found), *said, *_left_out(words, base, space)))
 

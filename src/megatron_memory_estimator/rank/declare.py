@@ -133,10 +133,23 @@ class Declarer:
             if key == ("output", True) and runs:  # the embedding's weights, whole again
                 run = run._replace(beside=runs[before.index(("embedding", True))].beside)
             runs.append(run)
-        runs = self._summing(chunk, self._waiting(chunk, runs))
+        runs = self._summing(chunk, self._waiting(chunk, self._embedded(chunk, runs)))
         leaf = self.context.residual("input or gradient") if any(run.leaves for run in runs) else None
         uncut = self.uncut() if chunk.reads_inputs else ()
         return ChunkPlan(chunk, tuple(runs), self.inputs(chunk), leaf, uncut, self.held(chunk))
+
+    def _embedded(self, chunk: Chunk, runs: list[Run]) -> list[Run]:
+        """The runs with the embedding's wide output beside the forward of all behind the first layer: the model's forward refers to it to
+        its end (`gpt_model.py`, decoder_input), and TransformerEngine's norms keep a cast of it alone."""
+        c = self.context
+        cast = c.te and c.model.stream != "several" and c.residual_dtype != c.dtype
+        if not (cast and chunk.embedding) or c.training.recomputes_whole_layers() or c.training.recomputes("layernorm"):
+            return runs
+        wide = c.residual("decoder_input")
+        return [
+            run if run.unit.name == "embedding" or run.first_layer == 0 else _beside_forward(run, (wide,))
+            for run in runs
+        ]
 
     def _waiting(self, chunk: Chunk, runs: list[Run]) -> list[Run]:
         """The runs with the table's gradient beside the backward of those between its uses: autograd adds up the gradients of one parameter
@@ -373,6 +386,11 @@ class Declarer:
             return found
         again = replayed(unit, graphed)
         return found._replace(unit=again, trace=trace(again))
+
+
+def _beside_forward(run: Run, tensors: tuple[Tensor, ...]) -> Run:
+    """A run with tensors beside its forward."""
+    return run._replace(beside=((*run.beside[0], *tensors), run.beside[1]))
 
 
 def _beside_backward(run: Run, tensors: tuple[Tensor, ...]) -> Run:

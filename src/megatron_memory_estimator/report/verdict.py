@@ -62,12 +62,15 @@ class Sentence(NamedTuple):
 
 
 def sentences(found: Verdict, estimate: Estimate) -> list[Sentence]:
-    """The verdict: training first, then each other phase that changes the answer, with its own figures and its way out."""
+    """The verdict: training first, then each other phase that changes the answer, with its own figures and its way out. What cannot be
+    built never trains: that comes before."""
     first, *others = found.events
     said = [Sentence(f"{_first(first, found, estimate)}.", first.word)]
     for event in others:
         if VERDICTS.index(event.word) > VERDICTS.index(first.word):
-            said.append(Sentence(f"{_other(event, found, estimate)}.", event.word))
+            never = event.phase == "build" and event.word == VERDICTS[-1]
+            text = _other(event, found, estimate, _on(found, estimate) if never else "")
+            said.insert(0 if never else len(said), Sentence(f"{text}.", event.word))
     held = estimate.job.env.phases
     if set(held) != set(PHASES):
         said.append(Sentence(f"Nothing but {all_of([DOES[name].what for name in held])} is judged.", found.word))
@@ -95,11 +98,16 @@ def uncounted_text(uncounted: Sequence[Uncounted]) -> str:
     return f"not counted: {all_of(named)}{f', which {does}' if does else ''}; {BOUNDS[bound(uncounted)]}"
 
 
+def _on(found: Verdict, estimate: Estimate) -> str:
+    """The GPUs of the run."""
+    return f"on {estimate.job.layout.world_size} {found.gpu}"
+
+
 def _first(event: Event, found: Verdict, estimate: Estimate) -> str:
     """Training on the GPUs of the run."""
     doing, memory = DOES[event.phase], event.memory_bytes
     worst, best = (_apart(memory, needed) for needed in (event.device.high, event.device.low))
-    on = f"on {estimate.job.layout.world_size} {found.gpu}"
+    on = _on(found, estimate)
     head = {
         "fits": f"{doing.does} {on}, at least {worst} left",
         "fits only without fragmentation": f"{doing.does} {on} only without fragmentation",
@@ -123,14 +131,15 @@ def _apart(one: int, other: int) -> str:
     return f"{abs(round(one / GIB, 1) - round(other / GIB, 1)):.1f} GiB"
 
 
-def _other(event: Event, found: Verdict, estimate: Estimate) -> str:
+def _other(event: Event, found: Verdict, estimate: Estimate, on: str = "") -> str:
     """Another phase, which needs more than training."""
     doing = DOES[event.phase]
+    on = f" {on}" if on else ""
     worst, best = (_apart(event.memory_bytes, needed) for needed in (event.device.high, event.device.low))
     head = {
         "fits only without fragmentation": f"{doing.does} only without fragmentation",
         "tight": f"Might not {doing.do}, up to {worst} too much",
-        "does not fit": f"Cannot {doing.do}, at least {best} too much",
+        "does not fit": f"Cannot {doing.do}{on}, at least {best} too much",
     }[event.word]
     needs = f"{doing.what} takes {bounds_text(event.device)} GiB {where(event, estimate)}"
     way = way_out(found, estimate) if event.phase == "load" else ""

@@ -24,10 +24,14 @@ def llama(f: Fields) -> Converted:
     """Llama, Mistral, Ministral, Phi-3, Granite, SmolLM3, ERNIE-4.5: GQA and a gated MLP."""
     f.implied(use_rmsnorm=True)
     bias = f.switch("attention_bias", "use_bias", default=False)
-    return Converted({"add_qkv_bias": bias}, warnings=OUTPUT_BIAS if bias else ())
+    return Converted({"add_qkv_bias": bias}, warnings=_output_bias(f, bias=bias))
 
 
-OUTPUT_BIAS = ("the bias of the attention output, which attention_bias means too, is not counted",)
+def _output_bias(f: Fields, *, bias: bool) -> tuple[str, ...]:
+    """What is said of a bias of the attention output, which Megatron-Core has with those of the MLP alone."""
+    counted = f.switch("mlp_bias", default=False)
+    said = "the bias of the attention output, which attention_bias means too, is not counted"
+    return (said,) if bias and not counted else ()
 
 
 def plain_llama(f: Fields) -> Converted:
@@ -66,7 +70,7 @@ def qwen3(f: Fields) -> Converted:
     """Qwen3 and Qwen3-VL's text: norms per head on query and key are implied by the type."""
     f.implied(use_qk_norm=True)
     bias = f.switch("attention_bias", default=False)
-    return Converted({"qk_layernorm": True, "add_qkv_bias": bias}, warnings=OUTPUT_BIAS if bias else ())
+    return Converted({"qk_layernorm": True, "add_qkv_bias": bias}, warnings=_output_bias(f, bias=bias))
 
 
 def gpt2(f: Fields) -> Converted:

@@ -232,6 +232,7 @@ def gpt_oss(f: Fields) -> Converted:
             **routed(f, DENSE_WIDTH),
             "add_bias_linear": True,
             "add_qkv_bias": True,
+            "bias_dropout_fusion": False,  # which grouped experts with biases exclude
             "softmax_type": "learnable",
             "activation_func": "quick_gelu",
             "activation_func_clamp_value": f.number("swiglu_limit", default=7.0) or 7.0,

@@ -76,7 +76,8 @@ def job_from_args(
     stated = {**source.words.values, **more.values}
     if rules and (isinstance(args, list | tuple) or source.sets is not None):
         refused = [*refused_arguments(stated, job.model, job.layout, job.training, others=bool(others.read))]
-        refused += missing_arguments(stated, values) if whole and isinstance(args, list | tuple) else ()
+        every = whole if source.sets is None else not (others.read or source.lost)
+        refused += missing_arguments(stated, values, others=bool(others.read)) if every else ()
         if refused:
             raise refusal(*refused)
     stops = () if source.sets is None else contradictions(job.layout, job.training, job.gpu, source.env, source.sets)

@@ -43,7 +43,12 @@ TWICE = (
 """Pairs of options that exclude each other."""
 BEFORE_CORE = (0, 1)
 """The version that stands for releases before Megatron-Core, which read the old words."""
-NEEDED = ("micro_batch_size", "seq_length")
+NEEDED = {
+    "micro_batch_size": ("batch_size",),
+    "seq_length": ("encoder_seq_length",),
+    "max_position_embeddings": (),
+}
+"""Arguments that validate_args needs, and the old words for them."""
 TURNED_OFF = ("add_bias_linear", "bias_gelu_fusion")
 """Destinations of options that turn something off."""
 SHORT_NAMES = (0, 20)
@@ -70,10 +75,15 @@ def refused_arguments(
     yield from _alone(set_, model, layout, training)
 
 
-def missing_arguments(given: Mapping[str, Any], settings: Collection[str]) -> Iterator[Violation]:
-    """What Megatron-LM's own checks need of a command line: `settings` are given beside it."""
-    for name in NEEDED:
-        if name not in {*given, *settings} and not {"encoder_seq_length", "batch_size"} & {*given}:
+def missing_arguments(given: Mapping[str, Any], settings: Collection[str], *, others: bool) -> Iterator[Violation]:
+    """What Megatron-LM's own checks need of a command line: `settings` are given beside it. `others`: whether a fork's arguments are among
+    them, which may say how many positions there are."""
+    if {"use_checkpoint_args", "yaml_cfg"} & {name for name, value in given.items() if value}:
+        return
+    for name, before in NEEDED.items():
+        if others and name == "max_position_embeddings":
+            continue
+        if not {name, *before} & {*given, *settings}:
             yield broken("argument-missing", option=dashed(name))
 
 
@@ -127,6 +137,7 @@ def _alone(given: Mapping[str, Any], model: Model, layout: Layout, training: Tra
     """Options that need others."""
     has = given.get
     fsdp, latent, experts = has("use_megatron_fsdp"), has("multi_latent_attention"), has("num_experts")
+    full = has("recompute_granularity") == "full" and training.mcore > BEFORE_CORE
     flex = has("moe_token_dispatcher_type") == "flex"
     hybrid = has("hybrid_layer_pattern") or has("hybrid_override_pattern")
     variant = has("experimental_attention_variant")
@@ -153,6 +164,10 @@ def _alone(given: Mapping[str, Any], model: Model, layout: Layout, training: Tra
             (has("rope_type") == "yarn" and not latent, "argument-yarn-without-latent-attention"),
             (latent and has("position_embedding_type") == "yarn", "argument-yarn-positions-of-latent-attention"),
             (latent and has("rotary_interleaved"), "argument-interleaved-rotary"),
+            (full and not has("recompute_method"), "argument-recompute-method"),
+            (full and not has("recompute_num_layers"), "argument-recompute-num-layers"),
+            (has("overlap_param_gather") and not has("overlap_grad_reduce"), "argument-param-gather-overlap"),
+            (has("train_iters") and has("train_samples") and not has("skip_train"), "argument-iterations-or-samples"),
             (has("moe_enable_deepep") and not flex, "argument-deepep-needs-flex"),
             (has("moe_enable_deepep") and has("moe_flex_dispatcher_backend") == "hybridep", "argument-one-backend"),
             (has("moe_single_grouped_bias") and not model.add_bias_linear, "argument-grouped-bias"),
