@@ -151,7 +151,7 @@ def test_what_megatron_bridge_fuses_otherwise_is_said_with_its_bytes() -> None:
         "bias_activation_fusion not given: on, the default of pretrain_gpt.py; off, as Megatron-Bridge builds qwen3, would be +3.4 GiB "
         "at the peak (--no-bias-activation-fusion)"
     )
-    assert activation.short == "fused activation (as Megatron-Bridge does: +3.4 GiB)"
+    assert activation.short == "fused activation (Megatron-Bridge does otherwise: +3.4 GiB)"
     assert loss.startswith("cross_entropy_loss_fusion not given: off, the default of pretrain_gpt.py; native, ")
     assert f"{4096 * 75968 * 4 / 2**30:+.1f} GiB at the peak" in loss
     assert {activation, loss} <= set(assumptions(found))

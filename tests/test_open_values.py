@@ -245,10 +245,13 @@ def test_a_key_near_a_field_of_bridge_is_said(word: str, said: str, tmp_path: Pa
 
 
 def test_a_misspelled_key_that_decides_memory_is_refused_with_what_is_meant(tmp_path: Path) -> None:
-    with pytest.raises(
-        EstimatorError, match=r"recompute_granularty='full' decides memory .* \(is it recompute_granularity\?\)"
-    ):
-        job(tmp_path, f"{BRIDGE} model.recompute_granularty=full")
+    for key, meant in (
+        ("recompute_granularty=full", "recompute_granularity"), ("tensor_model_paralel_size=2", "tensor_model_parallel_size"),
+    ):  # fmt: skip
+        name, _, text = key.partition("=")
+        said = rf"{name}='{text}' decides memory .* \(is it {meant}\?\)"
+        with pytest.raises(EstimatorError, match=said):
+            job(tmp_path, f"{BRIDGE} model.{key}")
 
 
 def test_a_length_of_the_model_beside_another_one_of_the_data_set_is_refused(tmp_path: Path) -> None:

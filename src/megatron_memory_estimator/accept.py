@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import NamedTuple
 
 from .errors import ConfigError, UnsupportedError
@@ -30,6 +31,7 @@ def accepted(job: TrainingJob, *, declared: bool = True) -> Accepted:
         raise UnsupportedError(job.refusal)
     context = context_of(job)
     check(context, job.gpu, job.num_microbatches, declared=declared)
+    _engine_fits(job)
     found = Accepted(build_pipeline(job.model, job.layout), Declarer(context))
     if job.training.base_frozen and not _trains(found):
         targets = ",".join(job.training.peft_target_modules)
@@ -39,6 +41,24 @@ def accepted(job: TrainingJob, *, declared: bool = True) -> Accepted:
             else "freeze_language_model=True leaves nothing to train: a tower that is counted and not frozen is needed"
         )
     return found
+
+
+def _engine_fits(job: TrainingJob) -> None:
+    """Raise ConfigError where an engine's tensor-parallel ranks cannot be the GPUs of the run.
+
+    Sources: verl `verl/workers/rollout/`, slime `slime/ray/rollout.py` (GPUs of an engine), vLLM `vllm/config/model.py` (heads of a rank).
+    """
+    size, gpus, heads = job.rollout.rollout_tensor_parallel_size, job.layout.world_size, job.model.num_attention_heads
+    if size is None or not job.rollout.shares_gpus:
+        return
+    if gpus % size:
+        raise ConfigError(
+            f"rollout_tensor_parallel_size={size} does not divide the {gpus} GPUs of the run; use {gcd(size, gpus)}"
+        )
+    if job.rollout.rollout_engine == "vllm" and heads % size:
+        raise ConfigError(
+            f"rollout_tensor_parallel_size={size} does not divide num_attention_heads={heads}, as vLLM needs; use {gcd(size, heads)}"
+        )
 
 
 def _trains(one: Accepted) -> bool:

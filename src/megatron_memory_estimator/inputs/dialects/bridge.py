@@ -99,6 +99,7 @@ def read(run: Run) -> Reading:
         )
     tuned = launcher.is_performance(run.script)
     options, words = parted(run.words, launcher.SHORT if tuned else {})
+    options = launcher.in_todays_words(options) if tuned else options
     if tuned and not is_recipe(run.model):
         settle(launcher.waiting(options, run))
     chosen = choose(run, options)
@@ -349,7 +350,8 @@ def strange_keys(
         guess = _guess(section, key, fields)
         name, nothing = full_name(key), value in (None, False, "", [], {})
         read = key in READ or name in {*known_settings(), *UNSUPPORTED, *UNCOUNTED, *IRRELEVANT}
-        if DECIDES.search(key) and section in ("model", "ddp", "optimizer") and not read and not nothing:
+        decides = DECIDES.search(key + guess) and section in ("model", "ddp", "optimizer", "train")
+        if decides and not read and not nothing:
             refused.append(f"{section}.{key}={shown(str(value))} decides memory and is not modelled{guess}")
         elif (
             guess

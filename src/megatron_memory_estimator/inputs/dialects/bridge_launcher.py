@@ -48,7 +48,7 @@ WORDS = {
 """Options of every launcher, as keys."""
 SHORT = {
     "m": "model-family-name", "mr": "model-recipe-name", "c": "compute-dtype", "g": "gpu", "ng": "num-gpus", "gn": "gpus-per-node",
-    "cv": "config-variant", "rl": "recompute-num-layers", "ol": "activation-offload-layers",
+    "s": "model-size", "cv": "config-variant", "rl": "recompute-num-layers", "ol": "activation-offload-layers",
 }  # fmt: skip
 """Short options of the performance launchers, where they are not those of every launcher."""
 OPTIONS = {
@@ -96,6 +96,14 @@ LATE = ("fp8mx", "nvfp4")
 def is_performance(script: str) -> bool:
     """Whether a script is one of the performance launchers."""
     return PROGRAM.fullmatch(script) is not None
+
+
+def in_todays_words(options: Mapping[str, str]) -> dict[str, str]:
+    """The options with the recipe's name, where they say a model's name and its size, as launchers before Megatron-Bridge 0.3 did."""
+    name, size = (options.get("model-name") or options.get("model-family-name"), options.get("model-size"))
+    if options.get("model-recipe-name") or not (name and size):
+        return dict(options)
+    return {**options, "model-recipe-name": f"{name}_{size}".lower()}
 
 
 def waiting(options: Mapping[str, str], run: Run) -> list[Question]:

@@ -25,7 +25,7 @@ MOST_NAMED = 12
 """Keys that a warning names."""
 DECIDES = re.compile(
     r"offload|recompute|checkpoint_act|activation_check|lora|adapter|swap|zero_stage|fsdp|quantiz|fp8|fp4|int4|freeze|frozen|trainable|"
-    r"pattern|layer_types|hetero|param_dtype|optimizer_type"
+    r"pattern|layer_types|hetero|param_dtype|optimizer_type|parallel_size|micro_batch_size"
 )
 """In names of keys that decide memory: one of these that no table has is refused, never passed over."""
 SPELLED = {"attention_backend": SAME, "moe_router_force_load_balancing": SAME}
@@ -59,7 +59,7 @@ def translated(
             settings["num_workers"] = value
         if key in exact or key.startswith(starts):
             continue
-        if key not in table and key in SHORT:
+        if key not in table and key in SHORT and not DECIDES.search(key):
             unknown.append(f"{where}{key} (is it {SHORT[key]}?)")
             continue
         name = table[key] or key if key in table else full_name(key)
@@ -71,7 +71,7 @@ def translated(
         elif names_files(key, value):
             refused.append(not_followed(f"{where}{key}", value))
         elif DECIDES.search(key):
-            near = meant(key, known_settings())
+            near = SHORT.get(key) or meant(key, known_settings())
             guess = f" (is it {near}?)" if near else ""
             refused.append(f"{where}{key}={shown(str(value))} decides memory and is not modelled{guess}")
         else:

@@ -11,6 +11,7 @@ from ...dataclass import dataclass
 from ...errors import ConfigError
 from ...wording import shown, whole
 from ..questions import GPUS_OPTION, Question
+from ..shell.gpus import kind_note
 from ..shell.launches import Launch
 from ..shell.values import Unknown, Value, bare, in_doubt, unset_in, vanishes
 from ..text_files import is_within, read_text
@@ -99,7 +100,11 @@ def of_launch(launch: Launch, path: str, given: Mapping[str, Any], around: Aroun
     """The run of a launch. What is not known stands in the words as $NAME; a word that is nothing else, and no value, is none."""
     kept = [word for at, word in enumerate(launch.words) if not vanishes(word) or _is_value(launch.words, at)]
     gone = dict.fromkeys(f"${name}" for word in launch.words if word not in kept for name in unset_in(word))
-    notes = [*launch.notes, *([f"set nowhere, taken as empty: {', '.join(gone)}"] if gone else ())]
+    notes = [
+        *launch.notes,
+        *kind_note(launch.gpu_kind, given),
+        *([f"set nowhere, taken as empty: {', '.join(gone)}"] if gone else ()),
+    ]
     env = {name: bare(value) for name, value in launch.env.items() if not in_doubt(value)}
     files = {os.path.normpath(name): _known(text) for name, text in launch.files.items()}
     beside = around or Around(Place(path, bool(given.get("follow"))).text_of)

@@ -235,6 +235,7 @@ class Given:
     warnings: tuple[str, ...] = ()
     questions: tuple[Question, ...] = ()
     sets: frozenset[str] | None = None
+    gpu_kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -300,7 +301,7 @@ def from_launch(launch: Launch, path: str, name: str, *, ignore_unknown: bool) -
     env, questions = _known_environment(launch.env)
     return Given(
         found, path, name, launch.num_gpus, said, launch.gpus_unknown, launch.lost, env, launch.container, tuple(launch.notes),
-        questions, sets=frozenset(launch.env),
+        questions, sets=frozenset(launch.env), gpu_kind=launch.gpu_kind,
     )  # fmt: skip
 
 

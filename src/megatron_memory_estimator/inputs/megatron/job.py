@@ -25,6 +25,7 @@ from ..loaded_model import LoadedModel
 from ..questions import Question, of_gpus, settle
 from ..resolve import job_from_parts
 from ..setting_names import full_name
+from ..shell.gpus import kind_note
 from .classes import refuse_unmodelled
 from .derive import derive
 from .files import Caller, Given, given_arguments
@@ -57,7 +58,7 @@ def job_from_args(
     vocab = vocabulary(given, settings, others.read)
     _settle(source, more, reading, vocab.question, gpus, settings, without=without)
     warnings = (
-        *source.warnings, *source.words.notes, *more.notes, *others.warnings(), *reading.notes,
+        *source.warnings, *kind_note(source.gpu_kind, settings), *source.words.notes, *more.notes, *others.warnings(), *reading.notes,
         *refuse_unmodelled(given), *vocab.notes
     )  # fmt: skip
     values = derive(given)

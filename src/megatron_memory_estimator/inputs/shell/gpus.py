@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ...job.hardware import DEFAULT_GPU
 from ...wording import shown, whole
 from .values import Value, bare, base, behind, head, outside_in, partition, readable, unset_in
 
@@ -92,6 +93,26 @@ def gpus(text: Value | None) -> int | None:
         return None
     part = next((one for one in text.split(",") if one.startswith("gpu") or one[:1].isdigit() or ":" in one), text)
     return 1 if part == "gpu" else whole(re.sub(r"\(.*", "", part).rsplit(":", 1)[-1])
+
+
+def kind(given: Mapping[str, Value]) -> str:
+    """The kind of GPUs that options of Slurm ask for: `h200` of `gpu:h200:8` or `h200:8`."""
+    for name in ("gpus-per-node", "gres", "gpus", "gpus-per-task"):
+        text = given.get(name)
+        for part in text.split(",") if isinstance(text, str) else ():
+            words = part.removeprefix("gpu:").partition("(")[0].split(":")
+            if (part.startswith("gpu:") or name != "gres") and not words[0].isdigit() and words[0] not in ("", "gpu"):
+                return words[0]
+    return ""
+
+
+def kind_note(kind: str, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is said of a kind of GPUs that Slurm is asked for, where the caller says none: its name may stand for several."""
+    if not kind or given.get("gpu"):
+        return ()
+    return (
+        f"the script asks Slurm for GPUs of the kind {shown(kind)}; {DEFAULT_GPU} is judged unless --gpu names them",
+    )
 
 
 def unreadable(given: Mapping[str, Value]) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..containers import OPTION, image_in
-from .gpus import IMAGE
+from .gpus import IMAGE, kind
 from .values import Unknown, Value, bare, readable
 
 SCRIPT = re.compile(
@@ -204,3 +204,8 @@ class Launch:
     def container(self) -> str:
         """The container image that it runs in, where its name says something of its libraries."""
         return image_in([f"{OPTION}={bare(self.header.get(IMAGE, ''))}", *map(bare, self.launcher)])
+
+    @property
+    def gpu_kind(self) -> str:
+        """The kind of GPUs that it asks Slurm for; empty where it names none."""
+        return kind(self.header)
