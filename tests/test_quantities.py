@@ -103,7 +103,8 @@ def test_the_stages_are_the_same_at_every_door(answers: Answers) -> None:
     found = answers.estimate
     stage_names = names(STAGE, "table")
     verdict_names = [name for name in names(VERDICT, "table") if name not in (*stage_names, "limit_bytes")]
-    assert set(found.table()[0]) == {*stage_names, *verdict_names, "gpu_memory_bytes"}
+    of_run = {f"run_{name}" for name in verdict_names if name != "gpu"}
+    assert set(found.table()[0]) == {*stage_names, *of_run, "gpu", "gpu_memory_bytes"}
     assert [name for name in cells(found.peak_stage) if name not in MERGED] == heads(STAGE, "terminal")
     assert estimate_summary(found)["stage_columns"] == ["stages", "layers", *names(STAGE, "agent")[2:]]
     summed = [row[2:-3] for row in estimate_summary(found)["stages"]]

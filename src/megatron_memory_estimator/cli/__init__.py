@@ -62,6 +62,12 @@ def _main(argv: list[str] | None) -> None:
         params = error.ctx.command.get_params(error.ctx) if error.ctx else ()
         names = (name for param in params for name in (*param.opts, *param.secondary_opts) if name.startswith("-"))
         fail(explanation(error.option_name) or unknown(error.option_name, names))
+    except click.MissingParameter as error:
+        from .group import missing_model
+
+        model = error.param is not None and error.param.name == "model" and error.ctx is not None
+        named = model and any(word.split("=")[0] == "--model" for word in (sys.argv[1:] if argv is None else argv))
+        fail(missing_model(error.ctx.info_name or "") if named and error.ctx else error.format_message())
     except click.ClickException as error:
         fail(error.format_message())
     except EstimatorError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ..job.training_job import TrainingJob
+from ..wording import counted
 from .job_command import job_command, same_run
 from .options import format_option, json_option, one_format
 
@@ -26,10 +27,18 @@ def run(
     """Print the advice."""
     from ..planner.advise import advise
     from ..report.advice import advice_document, advice_records, print_advice
+    from .estimate import telling
     from .plan import fitted
 
     form = one_format(form, as_json=as_json)
-    found = advise(job, most=top, efficiency=fitted(calibrate, quiet=form != "table"))
+    efficiency = fitted(calibrate, quiet=form != "table")
+    with telling() as tell:
+        found = advise(
+            job,
+            most=top,
+            efficiency=efficiency,
+            progress=tell and (lambda tried: tell(f"{counted(tried, 'change')} tried")),
+        )
     if form == "json":
         from .files import print_json
 

@@ -193,15 +193,22 @@ def print_least(job: TrainingJob) -> None:
 
 
 @contextmanager
-def trying() -> Iterator[Callable[[int], None] | None]:
-    """A line on standard error that says which number of GPUs is tried; nothing where that is no terminal."""
+def telling() -> Iterator[Callable[[str], None] | None]:
+    """A line on standard error that says what is tried; nothing where that is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
 
     with Console(stderr=True).status("") as status:
-        yield lambda gpus: status.update(f"trying layouts on {counted(gpus, 'GPU')}")
+        yield status.update
+
+
+@contextmanager
+def trying() -> Iterator[Callable[[int], None] | None]:
+    """A line on standard error that says which number of GPUs is tried; nothing where that is no terminal."""
+    with telling() as tell:
+        yield tell and (lambda gpus: tell(f"trying layouts on {counted(gpus, 'GPU')}"))
 
 
 command = job_command(

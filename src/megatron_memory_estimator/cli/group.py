@@ -101,12 +101,27 @@ MOST = 4
 """Options that are offered instead."""
 
 
+MEANT = {
+    **dict.fromkeys(("gpus", "num_gpu", "n_gpus", "world_size"), "--num-gpus N"),
+    **dict.fromkeys(("nodes", "nnodes", "num_nodes"), "--num-gpus N, the GPUs of all nodes"),
+    "batch_size": "--micro-batch-size N, the sequences of a microbatch, or --global-batch-size N, those of a step",
+}
+"""What is meant by options that other tools have."""
+
+
+def missing_model(verb: str) -> str:
+    """One sentence for a command line whose model stands behind --model alone."""
+    return f"the model is the first word: {PROGRAM} {verb} MODEL --num-gpus N; --model is for a launch script that does not name its model"
+
+
 def explanation(option: str) -> str:
-    """One sentence for an option that Megatron-LM knows, or nothing."""
+    """One sentence for an option that Megatron-LM or another tool knows, or nothing."""
     from ..inputs.megatron.table import arguments
     from ..inputs.transformer_config import IRRELEVANT, UNSUPPORTED
 
     name = option.lstrip("-").replace("-", "_")
+    if name in MEANT:
+        return f'No such option "{option}". Use {MEANT[name]}'
     by_flag, by_dest = arguments()
     argument = by_flag.get(name) or by_dest.get(name)
     dest = argument.dest if argument else name

@@ -32,6 +32,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from ..job.training_job import TrainingJob
     from ..planner.found import Found
     from ..planner.planning import Planned
     from ..throughput.machine import Efficiency
@@ -231,8 +232,20 @@ def print_plans(one: Planned, asked: Asked, form: str) -> None:
         from .files import write
 
         number, launch = asked.show or 1, asked.launch or FORMS[0]
-        write(asked.write, f"{MADE[launch](rows[number - 1].plan.job)}\n".encode(), "--write")
-        click.echo(f"wrote {asked.write}: launch arguments of plan {number} ({launch})", err=True)
+        job = rows[number - 1].plan.job
+        write(asked.write, f"{MADE[launch](job)}\n".encode(), "--write")
+        click.echo(
+            f"wrote {asked.write}: launch arguments of plan {number} ({launch}){_read_back(job, asked.write, launch)}",
+            err=True,
+        )
+
+
+def _read_back(job: TrainingJob, path: str, launch: str) -> str:
+    """How a file of arguments alone is estimated as the plan: with its GPUs, and what is of the environment."""
+    if launch != "yaml":
+        return ""
+    env = " --expandable-segments" if job.env.expandable_segments else ""
+    return f"; its GPUs and environment: megatron-memory estimate {path} --num-gpus {job.layout.world_size}{env}"
 
 
 def fitted(path: str | None, *, quiet: bool) -> Efficiency | None:

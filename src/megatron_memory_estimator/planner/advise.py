@@ -14,9 +14,10 @@ A changed run, estimated like any other, and what it costs.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import field
 from functools import cached_property
-from itertools import combinations, islice, zip_longest
+from itertools import combinations, count, islice, zip_longest
 from math import inf, isinf, log
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -89,15 +90,20 @@ class Advice:
 
 
 def advise(
-    job: TrainingJob, *, limit: int | None = None, most: int = 10, efficiency: Efficiency | None = None
+    job: TrainingJob,
+    *,
+    limit: int | None = None,
+    most: int = 10,
+    efficiency: Efficiency | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Advice:
     """The smallest changes that make a run fit surely; for one that fits with room, those that make it faster.
 
-    A model without a layout that no change makes fit gets none: `plan` searches layouts.
+    A model without a layout that no change makes fit gets none: `plan` searches layouts. `progress` is told how many were tried.
     Raises LayoutError for a run that Megatron-Core refuses and UnsupportedError for what is not modelled.
     """
     job, said = priced(job)
-    now = Outcome((), estimate(job), efficiency)
+    now = Outcome((), estimate(job), efficiency, _counting(progress))
     limit = job.gpu.memory_bytes if limit is None else limit
     wanted = Advice(now, limit, (), said)
     if wanted.faster:
@@ -115,6 +121,12 @@ def advise(
             *(one for one in found if not _is_allocator(one)),
         ]
     return dataclasses.replace(wanted, outcomes=tuple(found[:most]))
+
+
+def _counting(progress: Callable[[int], None] | None) -> Callable[[], object]:
+    """What is called for each change that is tried, and tells how many were."""
+    numbers = count(1)
+    return object if progress is None else lambda: progress(next(numbers))
 
 
 def saves(now: Outcome, one: Outcome) -> bool:
@@ -310,6 +322,8 @@ class Outcome:
     changes: tuple[Change, ...]
     estimate: Estimate
     efficiency: Efficiency | None = None
+    tried: Callable[[], object] = field(default=object, compare=False, repr=False)
+    """What is called for each change of this run that is tried."""
 
     def __repr__(self) -> str:
         return f"<Outcome {'; '.join(change.name for change in self.changes) or 'as it is'}: {self.peak / GIB:.2f} GiB allocated>"
@@ -362,6 +376,7 @@ def outcomes(now: Outcome, groups: Iterable[tuple[Change, ...]]) -> Iterator[Out
         for change in changes:
             values.update(change.values())
         try:
+            now.tried()
             yield Outcome(changes, estimate(changed(now.job, values)), now.efficiency)
         except EstimatorError:
             continue

@@ -123,6 +123,11 @@ def _priced(one: Estimate) -> tuple[str, ...]:
     return () if one.job.gpu.chip_unknown else priced(one.job)[1]
 
 
+def _batch(one: Estimate) -> int | None:
+    """Sequences of the step that is timed."""
+    return priced(one.job)[0].training.global_batch_size
+
+
 def _timed(one: Estimate, name: str) -> float | None:
     """A figure of the step time, None for a GPU whose speed is not known."""
     if one.job.gpu.chip_unknown:
@@ -154,6 +159,7 @@ COMPARED = table(
     "compared",
     {
         "num_parameters": _total,
+        "global_batch_size": _batch,
         "virtual_pipeline_model_parallel_size": lambda one: len(one.stages[0].rank.plans),
         "layers_per_stage": _layers,
         "grad_dtype": _grad_dtype,

@@ -15,11 +15,12 @@ Record = dict[str, Any]
 
 
 def stage_records(estimate: Estimate) -> list[Record]:
-    """One record per stage; bytes of a GPU, those of the parts at the stage's peak; the verdict is that of the run."""
+    """One record per stage; bytes of a GPU, those of the parts at the stage's peak; what is of the run and not of the stage is `run_`."""
     found = record(VERDICT, estimate.verdict())
-    found["gpu_memory_bytes"] = found.pop("limit_bytes")
+    of_gpu = {"gpu": found.pop("gpu"), "gpu_memory_bytes": found.pop("limit_bytes")}
     stages = [record(STAGE, stage) for stage in estimate.stages]
-    return [{**stage, **{name: value for name, value in found.items() if name not in stage}} for stage in stages]
+    names = [name for name in found if name not in stages[0]]
+    return [{**stage, **of_gpu, **{f"run_{name}": found[name] for name in names}} for stage in stages]
 
 
 def as_csv(records: Sequence[Mapping[str, Any]]) -> str:

@@ -237,8 +237,10 @@ def formatted(words: list[Value]) -> Value | None:
 # -- reading -------------------------------------------------------------------------------------------------------------
 def read(shell: Shell, words: list[Value], node: Simple) -> None:
     """`read` from a here-string, a here-document or what the commands around it are fed; otherwise the values are in doubt."""
-    names, array, raw = _asked(shell, words)
+    names, array, raw, whole = _asked(shell, words)
     is_fed = any(one.feeds for one in node.redirects)
+    if whole and not is_fed and shell.state.fed is not None:
+        raise shell.refuse("read -d of what a loop is fed is not read")
     text = document(shell, node) if is_fed or shell.state.fed is None else _next_line(shell, raw=raw)
     targets = [array] if array else names or ["REPLY"]
     if not isinstance(text, str) or (not raw and "\\" in text):
@@ -249,7 +251,7 @@ def read(shell: Shell, words: list[Value], node: Simple) -> None:
             shell.assign(name, Array({0: value}) if array else value)
         shell.undecided()
         return
-    line = text.split("\n")[0]
+    line = text if whole else text.split("\n")[0]
     pieces = _cut(shell, line, 0 if array else len(targets))
     if array:
         shell.assign(array, Array(dict(enumerate(pieces))))
@@ -258,7 +260,7 @@ def read(shell: Shell, words: list[Value], node: Simple) -> None:
     else:
         for at, name in enumerate(names):
             shell.assign(name, pieces[at] if at < len(pieces) else "")
-    shell.state.status = int("\n" not in text)
+    shell.state.status = int(whole or "\n" not in text)  # to the end of the text, which no NUL ends
 
 
 def _next_line(shell: Shell, *, raw: bool) -> Value | None:
@@ -271,13 +273,15 @@ def _next_line(shell: Shell, *, raw: bool) -> Value | None:
     return line + end
 
 
-def _asked(shell: Shell, words: list[Value]) -> tuple[list[str], str, bool]:
-    """The variables of `read`, the array instead of them, and whether backslashes are characters."""
+def _asked(shell: Shell, words: list[Value]) -> tuple[list[str], str, bool, bool]:
+    """The variables of `read`, the array instead of them, whether backslashes are characters, and whether all lines are read (-d '')."""
     names: list[str] = []
-    array, raw = "", False
+    array, raw, whole = "", False, False
     while words:
         word, *words = words
-        if word in ("-r", "-s", "-a", "-ra", "-p", "-t", "-rp"):
+        if word in ("-d", "-rd") and words[:1] == [""]:
+            raw, whole, words = raw or "r" in word, True, words[1:]
+        elif word in ("-r", "-s", "-a", "-ra", "-p", "-t", "-rp"):
             raw = raw or "r" in word
             array = bare(*words[:1]) if word[-1] == "a" and words else array
             words = words[word[-1] in "apt" :]
@@ -285,7 +289,7 @@ def _asked(shell: Shell, words: list[Value]) -> tuple[list[str], str, bool]:
             names.append(word)
         else:
             raise shell.refuse(f"read {plain(readable(word), 40)} is not read")
-    return names, array, raw
+    return names, array, raw, whole
 
 
 def _cut(shell: Shell, line: str, most: int) -> list[str]:
