@@ -198,3 +198,22 @@ def test_import_of_the_package_is_light() -> None:
     code = "import sys, megatron_memory_estimator; print(any(m.startswith('megatron_memory_estimator.') for m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_several_layers_under_one_checkpoint_are_named_by_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "Qwen/Qwen3-0.6B",
+        "--num-gpus",
+        "1",
+        "--micro-batch-size",
+        "1",
+        "--vocab-size",
+        "1024",
+        "--recompute-granularity",
+        "full",
+    ]
+    main(["explain", *words, "--recompute-method", "uniform", "--recompute-num-layers", "5", "--stage", "0"])
+    first = capsys.readouterr().out.splitlines()[0]
+    assert (
+        "backward of mlp.activation of layer 24" in first and "layers.0-24." in first
+    )  # the last of the groups of five: 20 to 24

@@ -12,6 +12,7 @@ from megatron_memory_estimator.errors import ConfigError, QuestionsError
 from megatron_memory_estimator.inputs.dialects.launched import PARENTS, Place
 from megatron_memory_estimator.inputs.dialects.run import Run
 from megatron_memory_estimator.inputs.dialects.unknowns import probes
+from megatron_memory_estimator.inputs.runs.files import job_from_file
 from megatron_memory_estimator.service.answers import answered
 
 from .fuzz.dialects import NEMO, SLIME
@@ -323,3 +324,14 @@ def test_a_value_is_read_as_every_word_that_its_key_may_have(tmp_path: Path) -> 
     with pytest.raises(QuestionsError, match=r"moe_router_dtype.*taken from \$A"):
         job(tmp_path, f"{script} {fields}.moe_router_dtype=$A")
     assert job(tmp_path, f"{script} {fields}.moe_router_bias_update_rate=$A").layout.world_size
+
+
+def test_a_document_takes_overrides_behind_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "model_name_or_path: Qwen/Qwen3-8B\nuse_mca: true\nstage: sft\ntensor_model_parallel_size: 2\nper_device_train_batch_size: 1\n"
+    )
+    changed = job_from_file(str(path), 8, {}, ["per_device_train_batch_size=4"])
+    assert (changed.training.micro_batch_size, changed.layout.tp) == (4, 2)
+    with pytest.raises(ConfigError, match="takes KEY=VALUE of its own and none of Megatron-LM's arguments: '--bf16'"):
+        job_from_file(str(path), 8, {}, ["--bf16"])

@@ -154,7 +154,7 @@ def test_a_verdict_says_which_tower_it_is_without() -> None:
     assert verdict_text(found.verdict(), found).endswith(f" T{said[1:]}.")
     assert document(found)["verdict"]["not_counted"] == said
     assert said in json.dumps(estimate_summary(found))
-    assert found.table()[0]["not_counted"] == said
+    assert found.table()[0]["run_not_counted"] == said
 
 
 def test_a_model_without_towers_lacks_nothing() -> None:

@@ -38,7 +38,8 @@ def sorted_settings(values: Mapping[str, Any]) -> dict[type[Any], dict[str, Any]
                 raise ConfigError(f"{name}={value!r} is not modelled; only {UNSUPPORTED[name][0]!r} is")
             continue
         if name not in known:
-            raise ConfigError(f'unknown setting "{name}".{nearest(name, [*known, *IRRELEVANT, *UNCOUNTED])}')
+            near = nearest(name, ["num_gpus", *known, *IRRELEVANT, *UNCOUNTED])
+            raise ConfigError(f'unknown setting "{name}".{near}')
         by_owner[known[name]][name] = value
     return by_owner
 

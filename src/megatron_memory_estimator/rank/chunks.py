@@ -62,6 +62,30 @@ class Run(NamedTuple):
     leaves: bool = False
     """Whether a copy is a checkpoint around a router, whose input and the gradient of that stay behind its backward."""
 
+    @property
+    def span(self) -> int:
+        """How many layers one copy has: several under one checkpoint."""
+        return len(self.unit.name.split(" ")) if self.first_layer >= 0 else 1
+
+    def first_of(self, copy: int) -> int:
+        """The first layer of a copy."""
+        return self.first_layer + copy * self.span
+
+    def layers(self, copy: int | None = None) -> str:
+        """The layers of a copy, or of all: `3`, `0-4`."""
+        first, copies = (self.first_layer, self.copies) if copy is None else (self.first_of(copy), 1)
+        last = first + copies * self.span - 1
+        return str(first) if first == last else f"{first}-{last}"
+
+    def place(self, op: str, copy: int) -> str:
+        """An op and the layer that it is in. Those of several layers under one checkpoint have the number of theirs in front."""
+        if self.first_layer < 0:
+            return op
+        at, _, name = op.partition(".")
+        if self.span > 1 and at.isdigit():
+            return f"{name} of layer {self.first_of(copy) + int(at)}"
+        return f"{op} of layer{'s' if self.span > 1 else ''} {self.layers(copy)}"
+
     def alive(self, event: int) -> tuple[Live, ...]:
         """The tensors of one copy on the GPU at an event."""
         found = alive_at(self.unit, event)

@@ -83,9 +83,7 @@ def _entries(t: Training, plan: ChunkPlan, buffers: Collection[Buffer]) -> Itera
     """The parameters of a chunk."""
     chunk = f"chunk {plan.chunk.vp_stage}." if plan.chunk.vp_stage else ""
     for run in plan.registered:
-        last = run.first_layer + run.copies - 1
-        span = str(last) if run.copies == 1 else f"{run.first_layer}-{last}"
-        layers = f"layers.{span}." if run.first_layer >= 0 else ""
+        layers = f"layers.{run.layers()}." if run.first_layer >= 0 else ""
         for param in run.params:
             group = _group(t, param, buffers, plan)
             yield _Entry(f"{chunk}{layers}{param.name}", plan.chunk.vp_stage, group, param, run.copies)

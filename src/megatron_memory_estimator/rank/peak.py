@@ -25,6 +25,7 @@ from typing import Literal, NamedTuple, get_args
 
 from ..dataclass import dataclass
 from ..features.offload import offloaded
+from ..tape.events import WAITING
 from ..tape.ops import EVERYTHING, Part
 from ..tape.simulate import trace
 from ..tape.tensor import DTYPE_BYTES, largest, smallest
@@ -88,8 +89,11 @@ def label_of(rank: Rank, step: Step, running: tuple[tuple[int, Moment], ...]) ->
         run = rank.plans[index].runs[moment.run]
         event = (run.trace.forward + run.trace.backward)[moment.event]
         copy = run.copies - 1 if moment.copy < 0 else moment.copy
-        where = f" of layer {run.first_layer + copy}" if run.first_layer >= 0 else ""
-        found.append(f"{event.phase} of {event.op}{where}{chunk}")
+        if event.op == WAITING:
+            unit = f"layer {run.layers(copy)}" if run.first_layer >= 0 else run.unit.name
+            found.append(f"{unit}, which waits for its backward{chunk}")
+            continue
+        found.append(f"{event.phase} of {run.place(event.op, copy)}{chunk}")
     several = f", {step.in_flight} microbatches in flight" if step.in_flight > 1 else ""
     return f"{' beside '.join(found)}{several}"
 

@@ -85,10 +85,7 @@ def _chunk_prefix(plan: ChunkPlan) -> str:
 
 def _unit_prefix(plan: ChunkPlan, index: int) -> str:
     run = plan.runs[index]
-    if run.first_layer < 0:
-        return ""
-    last = run.first_layer + run.copies - 1
-    return f"layers.{run.first_layer}." if last == run.first_layer else f"layers.{run.first_layer}-{last}."
+    return f"layers.{run.layers()}." if run.first_layer >= 0 else ""
 
 
 def rows_at_peak(rank: Rank, peak: Peak) -> list[Row]:
@@ -181,7 +178,7 @@ def live_row(live: Live) -> Row:
 
 def layer_prefix(run: Run, copy: int) -> str:
     """What the tensors of a copy of a unit are called behind; empty outside the decoder."""
-    return f"layers.{run.first_layer + copy}." if run.first_layer >= 0 else ""
+    return f"layers.{run.layers(copy)}." if run.first_layer >= 0 else ""
 
 
 def merged(rows: list[Row]) -> list[Row]:

@@ -303,8 +303,8 @@ def owned_layers(rank: Rank, buffer: Buffer) -> dict[str, list[int | None]] | No
     runs = rank.plans[buffer.chunk].registered
     found: dict[str, list[int | None]] = {}
     for item in sorted(buffer.owns, key=lambda item: (-item.numel, item.name, item.run, item.copy)):
-        first = runs[item.run].first_layer
-        found.setdefault(item.name, []).append(None if first < 0 else first + item.copy)
+        run = runs[item.run]
+        found.setdefault(item.name, []).append(None if run.first_layer < 0 else run.first_of(item.copy))
     return found
 
 

@@ -164,7 +164,7 @@ def _told(one: Figure, result: Estimate) -> Told:
 def _layers(found: list[LayerReport], result: Estimate) -> list[Kept]:
     """Each layer beside what the estimate has it keep. Raises ConfigError for a layer that the run lacks."""
     kept = {
-        run.first_layer + copy: (stage.pp_rank, run.trace.saved_bytes)
+        run.first_of(copy): (stage.pp_rank, run.trace.saved_bytes)
         for stage in result.stages
         for plan in stage.rank.plans
         for run in plan.runs

@@ -205,21 +205,20 @@ def _events(
         played = units[id(run.trace)]
         group = (one.step.chunk, one.microbatch, index, copy)
         prefix = layer_prefix(run, copy)
-        where = f" of layer {run.first_layer + copy}" if run.first_layer >= 0 else ""
         shift = 0 if way == "F" else len(run.trace.forward)
         beside = keyed((BESIDE, one.step.chunk, index, way), beside_rows(run, way))
         extra: dict[Key, Rows] = {BESIDE: beside, INPUTS: inputs if way == "F" else {}, **first}
         extra[LEFT] = keyed(LEFT, left_rows(plan, index, copy)) if way == "B" else {}
         for place, event in enumerate(_of(way, run)):
             rows = _rows(group, prefix, played.events[shift + place], place)
-            label = f"{event.phase} of {event.op}{where}, microbatch {one.microbatch}"
+            label = f"{event.phase} of {run.place(event.op, copy)}, microbatch {one.microbatch}"
             yield label, (done + place, total), {group: rows, **extra}
             extra, first = {}, {}
         done += len(_of(way, run))
         left: dict[Key, Rows] = {group: _rows(group, prefix, played.saved, -1) if way == "F" else {}}
         if way == "B" and (index, copy) == (plan.holder, 0):
             left[held] = {}
-        yield f"end of the {WORDS[way]}{where}, microbatch {one.microbatch}", (done, total), left
+        yield f"end of {run.place(f'the {WORDS[way]}', copy)}, microbatch {one.microbatch}", (done, total), left
 
 
 def events_of(rank: Rank) -> int:

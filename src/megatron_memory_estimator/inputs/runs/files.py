@@ -17,7 +17,7 @@ from ...job.layout import SHORT, Layout
 from ...job.model import Model
 from ...job.settings import nearest
 from ...job.training_job import TrainingJob, alike
-from ...wording import plain
+from ...wording import plain, shown
 from .. import SCRIPTS, YAML
 from ..bridge_config import job_from_bridge
 from ..everyday import in_megatrons_words
@@ -387,8 +387,13 @@ def is_saved_by_bridge(document: Mapping[Any, Any]) -> bool:
     return any(str(part.get("_target_")).startswith("megatron.bridge.") for part in (document, model))
 
 
+OVERRIDE = re.compile(r"~?\+{0,2}[A-Za-z_][\w.-]*(=.*)?", re.DOTALL)
+"""A word that changes a key of a document, as hydra takes it."""
+
+
 def _of_dialect(run: Run, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str]) -> TrainingJob:
-    """The job of a run of another framework. Raises ConfigError for Megatron-LM arguments beside it."""
+    """The job of a run of another framework, of a document with overrides KEY=VALUE. Raises ConfigError for Megatron-LM arguments."""
+    from ..dialects.hydra import overridden
     from ..dialects.job import job_of
     from ..dialects.table import dialect_of
     from ..dialects.unknowns import job_of_environment
@@ -398,9 +403,12 @@ def _of_dialect(run: Run, num_gpus: int | None, settings: Mapping[str, Any], mor
         raise ConfigError(
             f"which framework {run.path} starts depends on a variable that is not set; give it with --set NAME=VALUE"
         )
-    if more:
+    if more and run.document is not None and all(OVERRIDE.fullmatch(word) for word in more):
+        pairs = [(key, text) for key, _, text in (word.partition("=") for word in more)]
+        run = dataclasses.replace(run, document=overridden(run.document, pairs))
+    elif more:
         raise ConfigError(
-            f"{run.path} is a run of {dialect.name}; arguments after -- go with Megatron-LM arguments only"
+            f"{run.path} is a run of {dialect.name}, which takes KEY=VALUE of its own and none of Megatron-LM's arguments: {shown(more[0])}"
         )
     job: TrainingJob = job_of_environment(run, lambda one: job_of(dialect, one, num_gpus, _own(settings)), alike)
     return job

@@ -106,6 +106,8 @@ def _starts(shell: Shell, words: list[Value], env: dict[str, Value], node: Simpl
         else:
             shell.others[entry.base] = None
         return
+    if any(base(word) in gpus.TORCHRUN for word in words):
+        shell.strangers.update((bare(word), None) for word in words if bare(word).endswith(".py"))
     if _given_text(shell, words, env) or _given_file(shell, words, env):
         return
     text = document(shell, node)

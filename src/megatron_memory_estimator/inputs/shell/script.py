@@ -311,6 +311,11 @@ def _nothing(shell: Shell, *, has_words: bool) -> str:
         return text
     notes = "; ".join(list(shell.notes)[-3:])
     text = "the script starts no training script such as pretrain_gpt.py"
+    if shell.strangers:
+        text = (
+            f"{plain(', '.join(shell.strangers), 120)} is Python of its own, which is not run; give Megatron's arguments behind --, or a "
+            "recipe of Megatron-Bridge by name with its overrides"
+        )
     if shell.lost:
         text += f"; it sources {plain(', '.join(shell.lost), 200)}, which is not there or not beside the script"
     return text + (f" ({plain(notes, 300)})" if notes else "")

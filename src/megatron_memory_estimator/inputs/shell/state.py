@@ -259,6 +259,7 @@ class Shell:
     doubts: dict[Unknown, Unknown] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     others: dict[str, None] = field(default_factory=dict)
+    strangers: dict[str, None] = field(default_factory=dict)
     compared: dict[str, dict[str, None]] = field(default_factory=dict)
     weighed: dict[str, dict[str, None]] = field(default_factory=dict)
     defaulted: dict[str, dict[str, None]] = field(default_factory=dict)
