@@ -250,6 +250,8 @@ def mtp_unit(c: Context, *, owns_embedding: bool, kinds: tuple[str, ...] | None 
                 return x
 
             depth_module = (mtp_depth_of_streams if mhc else mtp_depth)(kept, carried, table, layers, prefix)
+            if c.model.mtp_use_repeated_layer and depth < c.model.mtp - 1:
+                depth_module = changed(depth_module, _Waiting())
             if c.model.mtp_use_repeated_layer and depth:
                 depth_module = _without_params(depth_module)
             out, carried = yield from depth_module
@@ -266,6 +268,22 @@ def _prefixed(module: Module[Tensor], prefix: str, entry: Tensor) -> Module[Tens
     rename = renaming(prefix, {entry.name: entry.name, entry.storage: entry.storage})
     out = yield from changed(module, rename, lambda param: param._replace(name=prefix + param.name))
     return out._replace(name=prefix + out.name, storage=prefix + out.storage)
+
+
+class _Waiting:
+    """Items of a layer that runs again behind them, in forward order: each with the later use's weight gradients beside its backward that
+    are not added to its own yet. Autograd adds up all uses of a weight before it hands the sum on (`torch/csrc/autograd/input_buffer.cpp`).
+    """
+
+    def __init__(self) -> None:
+        self.waits: tuple[Tensor, ...] = ()
+
+    def __call__(self, item: Item) -> Item:
+        if isinstance(item, Recompute):
+            return item._replace(ops=tuple(map(self, item.ops)))
+        later = (t for t in item.backward if t.name.endswith(".wgrad"))
+        self.waits += tuple(t._replace(name=f"{t.name} that waits", storage=f"{t.name} that waits") for t in later)
+        return _beside(self.waits, item)
 
 
 def _without_params(module: Module[T]) -> Module[T]:

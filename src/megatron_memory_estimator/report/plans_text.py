@@ -20,7 +20,7 @@ from ..job.hardware import GIB
 from ..planner.found import Found, Plan
 from ..planner.launch import FORMS, environment, megatron_lm
 from ..planner.paying import Worth
-from ..wording import counted
+from ..wording import all_of, counted
 from .markup import escape
 from .plan_words import CHANGES, NARROWEST, listed, plain, said_once
 from .plans import (
@@ -158,7 +158,9 @@ def launch_lines(plan: Plan, shown: int, form: str) -> Iterator[str]:
         yield RECIPES
         if plan.job.training.peft != "none":
             yield "the recipe's peft section stays as it is"
-    elif beside := megatron_lm(plan.job).beside:
+    elif towers := [tower.name for tower in plan.job.model.towers]:
+        yield f"these words build the language model alone; {all_of(towers)}: with Megatron-Bridge (--launch bridge)"
+    if form != "bridge" and (beside := megatron_lm(plan.job).beside):
         words = ", ".join(f"{name}={value}" for name, value in beside.items())
         yield f"without an argument in Megatron-LM: {words}"
 
