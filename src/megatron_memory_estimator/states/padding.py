@@ -63,10 +63,33 @@ class Laid(NamedTuple):
 
 def laid_out(pieces: list[Piece], multiple: int, bucket_size: int | None) -> Laid:
     """Elements of a buffer laid out by the distributed optimizer."""
+    if bucket_size is None:
+        return _whole(pieces, multiple)
     numel = unpadded = 0
     for bucket in buckets(pieces, multiple, bucket_size):
         numel, unpadded = bucket.end, unpadded + bucket.filled - bucket.start
     return Laid(numel, unpadded)
+
+
+def _whole(pieces: list[Piece], multiple: int) -> Laid:
+    """The same of a buffer without a bucket size, whose buckets end beside shared embeddings alone: copies are counted, not walked."""
+    start = end = unpadded = 0
+    for together, copies in _groups(pieces):
+        if not any(piece.alone for piece in together):
+            step = sum(round_up(piece.numel, ALIGNMENT) for piece in together)
+            last = together[-1].numel
+            end = round_up(end, ALIGNMENT) + step * copies - round_up(last, ALIGNMENT) + last
+            continue
+        for piece in (piece for _ in range(copies) for piece in together):
+            first = round_up(end, ALIGNMENT)
+            if piece.alone and end > start:
+                unpadded += first - start
+                start = first = end = round_up(first, multiple)
+            end = first + piece.numel
+            if piece.alone:
+                unpadded += end - start
+                start = end = round_up(end, multiple)
+    return Laid(round_up(end, multiple), unpadded + end - start)
 
 
 class Bucket(NamedTuple):
@@ -113,17 +136,22 @@ def registered(params: Sequence[Param]) -> Iterator[Param]:
             together = []
 
 
-def _backwards(pieces: list[Piece]) -> Iterator[tuple[int, bool]]:
-    """Elements of every parameter from the last registered to the first, and whether it has a bucket of its own."""
+def _groups(pieces: list[Piece]) -> Iterator[tuple[list[Piece], int]]:
+    """Parameters that take turns, from the last registered to the first, and how often they do."""
     together: list[Piece] = []
     for index in range(len(pieces) - 1, -1, -1):
         together.append(pieces[index])
-        if index and pieces[index - 1].in_turn:
-            continue
+        if not (index and pieces[index - 1].in_turn):
+            yield together, together[0].copies
+            together = []
+
+
+def _backwards(pieces: list[Piece]) -> Iterator[tuple[int, bool]]:
+    """Elements of every parameter from the last registered to the first, and whether it has a bucket of its own."""
+    for together, copies in _groups(pieces):
         one = [(piece.numel, piece.alone) for piece in together]
-        for _ in range(together[0].copies):
+        for _ in range(copies):
             yield from one
-        together = []
 
 
 def padded_buffer(runs: Runs, shards: int, bucket_size: int | None, *, busbw: bool) -> Laid:
