@@ -84,7 +84,8 @@ def self_attention(
             sends=over_tp(c, "all_gather", whole), returns=over_tp(c, "reduce_scatter", whole),
         )  # fmt: skip
         qkv = whole
-    rope = m.position_embedding_type not in ("none", "learned_absolute")
+    # `hybrid_model.py` makes no rotary embedding with multi_latent_attention, whose layers have their own
+    rope = m.position_embedding_type not in ("none", "learned_absolute") and not (m.hybrid and m.multi_latent_attention)
     normed_heads = m.qk_layernorm or m.qk_l2_norm
     # untouched MHA stays one packed tensor, which the kernels recognise; nothing is copied
     packed = (

@@ -131,6 +131,27 @@ def gathered(c: Context) -> tuple[Dim, Dim]:
     return Dim("tokens*ep*etp", tokens * c.layout.ep * c.layout.etp), Dim("one", 1)
 
 
+def _local_maps(c: Context) -> tuple[Tensor, ...]:
+    """The same of a rank's own experts, whose rows are picked from all tokens of the group."""
+    tokens = gathered(c)[0]
+    columns = Dim("2*local_experts+1", 2 * c.local_experts.local + 1)
+    indices = c.new("mlp.permute.indices", c.expert_rows, dtype="int64")
+    if c.training.moe_permute_fusion:
+        indices = c.new("mlp.permute.row_id_map", tokens, columns, dtype="int32")
+    return (
+        indices,  # probabilities are picked apart from the rows, fused or not
+        c.new("mlp.permute.local_map", tokens, c.local_experts, dtype="bool"),
+        c.new("mlp.permute.local_probs", tokens, c.local_experts, dtype=c.probs_dtype),
+    )
+
+
+def attributes(c: Context) -> tuple[Tensor, ...]:
+    """What a dispatcher refers to from one microbatch to the next, beside probabilities and map: what autograd keeps meanwhile, unless the
+    layer is recomputed (`moe/token_dispatcher.py`: reversed_local_input_permutation_mapping, local_map, local_probs)."""
+    kind = c.training.moe_token_dispatcher_type
+    return _permute_maps(c) if kind == "alltoall" else _local_maps(c) if kind == "allgather" else ()
+
+
 def _allgather(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
     """Every rank sees all tokens of the group (a persistent buffer, see workspaces.py) and picks its experts' rows."""
     m = c.model
@@ -142,15 +163,7 @@ def _allgather(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Route
     rows = c.expert_rows
     local = c.new("mlp.experts.input", rows, width)
     local_probs = c.new("mlp.experts.probs", rows, dtype=c.probs_dtype)
-    columns = Dim("2*local_experts+1", 2 * c.local_experts.local + 1)
-    indices = c.new("mlp.permute.indices", rows, dtype="int64")
-    if c.training.moe_permute_fusion:
-        indices = c.new("mlp.permute.row_id_map", tokens, columns, dtype="int32")
-    kept: tuple[Tensor, ...] = (
-        indices,  # probabilities are picked apart from the rows, fused or not
-        c.new("mlp.permute.local_map", tokens, c.local_experts, dtype="bool"),
-        c.new("mlp.permute.local_probs", tokens, c.local_experts, dtype=c.probs_dtype),
-    )
+    kept = _local_maps(c)
     grad = c.new("mlp.dispatch.tokens grad of all ranks", *gathered(c), width)
     yield Op(
         "mlp.permute", (x, probs), (local, local_probs, all_probs), kept, (all_map,), (grad,), work=(Streamed(),),

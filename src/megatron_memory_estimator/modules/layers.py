@@ -44,8 +44,8 @@ from .hyper_connection import (
 )
 from .kind import Kind, Role
 from .kinds import kinds_of
-from .linear import column_linear, duplicated_linear, linear_params, weight_grad
-from .module import GROUP, Module, T, changed, holding, in_part, recomputed
+from .linear import cached_wgrad, column_linear, duplicated_linear, linear_params, weight_grad
+from .module import GROUP, Module, T, changed, collected, holding, in_part, recomputed
 from .norm import bias_dropout_add, in_compute_dtype, norm, norm_params
 from .sends import over_tp
 from .vision_tower import How, how, images, seen
@@ -230,6 +230,8 @@ def mtp_unit(c: Context, *, owns_embedding: bool, kinds: tuple[str, ...] | None 
             table = Param(
                 "embedding.word_embeddings.weight", (c.dim("vocab", c.model.padded_vocab(c.layout.tp), "tp"), c.hidden)
             )
+        # the table's gradient of a later depth waits for that of this one; with a tied output layer that one waits anyway
+        looked_up = (c.new("embedding table's gradient that waits", *table.shape),)
         parts = [(yield from in_part("final_norm", _final_norm(c, hidden)))] if mhc else [hidden]
         carried = hidden
         for depth in range(c.model.mtp):
@@ -250,10 +252,12 @@ def mtp_unit(c: Context, *, owns_embedding: bool, kinds: tuple[str, ...] | None 
                 return x
 
             depth_module = (mtp_depth_of_streams if mhc else mtp_depth)(kept, carried, table, layers, prefix)
-            if c.model.mtp_use_repeated_layer and depth < c.model.mtp - 1:
-                depth_module = changed(depth_module, _Waiting())
+            if c.model.mtp_use_repeated_layer and c.model.mtp > 1:
+                depth_module = _used_again(depth_module, depth == 0, depth == c.model.mtp - 1)
             if c.model.mtp_use_repeated_layer and depth:
                 depth_module = _without_params(depth_module)
+            if depth < c.model.mtp - 1 and not (c.model.share_embeddings_and_output_weights or c.training.base_frozen):
+                depth_module = changed(depth_module, partial(_beside, looked_up))
             out, carried = yield from depth_module
             parts.append(out)
         return (yield from concatenated(c, "mtp.output", tuple(parts)))
@@ -270,20 +274,29 @@ def _prefixed(module: Module[Tensor], prefix: str, entry: Tensor) -> Module[Tens
     return out._replace(name=prefix + out.name, storage=prefix + out.storage)
 
 
-class _Waiting:
-    """Items of a layer that runs again behind them, in forward order: each with the later use's weight gradients beside its backward that
-    are not added to its own yet. Autograd adds up all uses of a weight before it hands the sum on (`torch/csrc/autograd/input_buffer.cpp`).
-    """
+def _used_again(module: Module[T], first: bool, last: bool) -> Module[T]:
+    """A layer's module at one of its several uses. Autograd adds up all uses of a weight before it hands the sum on
+    (`torch/csrc/autograd/input_buffer.cpp`): from its gradient at the last use on, whose backward is the first, to that at the first use
+    it waits."""
+    items, result = yield from collected(module)
+    each = [tuple(_wgrads(item)) for item in items]
+    for at, item in enumerate(items):
+        done, to_come = each[at + 1 :], each[: at + 1]
+        waits = [*([] if first else done), *([] if last else to_come)]
+        yield _beside(tuple(t for one in waits for t in one), item)
+    return result
 
-    def __init__(self) -> None:
-        self.waits: tuple[Tensor, ...] = ()
 
-    def __call__(self, item: Item) -> Item:
-        if isinstance(item, Recompute):
-            return item._replace(ops=tuple(map(self, item.ops)))
-        later = (t for t in item.backward if t.name.endswith(".wgrad"))
-        self.waits += tuple(t._replace(name=f"{t.name} that waits", storage=f"{t.name} that waits") for t in later)
-        return _beside(self.waits, item)
+def _wgrads(item: Item) -> Iterator[Tensor]:
+    """The weight gradients that the backward of an item makes as tensors of their own, as what waits."""
+    if isinstance(item, Recompute):
+        yield from (t for one in item.ops for t in _wgrads(one))
+        return
+    for t in item.backward:
+        if t.name.endswith(".wgrad") and not t.name.startswith(
+            "embedding."
+        ):  # whose lookups wait whether it is one layer or not
+            yield t._replace(name=f"{t.name} that waits", storage=f"{t.name} that waits")
 
 
 def _without_params(module: Module[T]) -> Module[T]:
@@ -292,6 +305,8 @@ def _without_params(module: Module[T]) -> Module[T]:
 
 def _beside(waits: tuple[Tensor, ...], item: Item) -> Item:
     """The op with tensors beside its backward."""
+    if isinstance(item, Recompute):
+        return item._replace(ops=tuple(_beside(waits, one) for one in item.ops))
     return item._replace(backward=(*item.backward, *waits)) if isinstance(item, Op) else item
 
 
@@ -314,9 +329,11 @@ def output_unit(c: Context, *, owns_weight: bool, shared: bool) -> Declaration:
         waits = tuple(
             t._replace(name=f"{t.name} that waits", storage=f"{t.name} that waits") for t in weight_grad(c, weight)
         )
+        # cached dummies are referred to elsewhere: their sum, from the second use on, is a tensor of its own
+        summed = (c.new(f"{weight.name}'s dummies, summed", *weight.shape),) if cached_wgrad(c, weight) else waits
         for i in range(1, 1 + depths):
             depth = loss(c, f"mtp.{i - 1}.output", parts[i], weight)
-            losses.append((yield from changed(depth, partial(_beside, waits))))
+            losses.append((yield from changed(depth, partial(_beside, waits if i == depths else summed))))
         losses.append((yield from loss(c, "output", parts[0], weight)))
         total = c.new("output.total loss", Dim("one", 1), dtype="fp32")
         yield Op("output.add_losses", tuple(losses), (total,), passes=tuple(losses))
@@ -523,5 +540,5 @@ def concatenated(c: Context, name: str, parts: tuple[Tensor, ...]) -> Module[Ten
     """All depths behind the main hidden states, along the sequence."""
     depths = Dim("1+mtp_num_layers", len(parts))
     out = c.new(name, depths, *parts[0].shape)
-    yield Op(f"{name}.concatenate", parts, (out,))
+    yield Op(f"{name}.concatenate", parts, (out,), passes=parts)  # torch.cat's backward hands out views of one gradient
     return out

@@ -32,7 +32,7 @@ from ..tape.work import Streamed
 from .adapters import adapted, adapter_params
 from .combine import combine
 from .context import Context
-from .dispatcher import Routed, dispatch, fused_experts, fuses
+from .dispatcher import Routed, attributes, dispatch, fused_experts, fuses
 from .linear import (
     duplicated_linear,
     gemm,
@@ -70,6 +70,15 @@ def kept(c: Context, layers: int, *, hashed: bool = False) -> Iterator[tuple[Ten
         source = "moe/token_dispatcher.py: self.probs and self.routing_map of the last microbatch"
         yield c.new("dispatcher probs", count, c.tokens, experts, dtype=c.probs_dtype), source
         yield c.new("dispatcher routing_map", count, c.tokens, experts, dtype="bool"), source
+    if c.training.recomputes("moe") or c.training.recomputes_layers():
+        source = (
+            "moe/token_dispatcher.py: what the dispatcher refers to, which autograd does not keep of a recomputed layer"
+        )
+        for one in attributes(c):
+            yield (
+                c.new(f"dispatcher {one.name.removeprefix('mlp.permute.')}", count, *one.shape, dtype=one.dtype),
+                source,
+            )
     if m.moe_router_enable_expert_bias and not hashed:
         two = Dim("expert_bias, local_tokens_per_expert", 2)
         yield c.new("router balancing buffers", count, two, experts, dtype="fp32"), "moe/router.py"

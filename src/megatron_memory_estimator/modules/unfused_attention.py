@@ -103,7 +103,10 @@ def _torch_softmax(c: Context, name: str, scores: Tensor, mask: Tensor, square: 
     te, half = c.core_kernel == "unfused", c.dtype != "fp32"
     name = f"{name}.torch_softmax"
     probs = c.new(name, *square)
-    applied = mask if te and c.model.sliding_window else mask.like(f"{name}.mask")
+    given = (
+        c.model.sliding_window or c.model.softmax_type != "vanilla"
+    )  # what is made for these is the mask that is applied
+    applied = mask if te and given else mask.like(f"{name}.mask")
     made: tuple[Tensor, ...] = ()
     if not te and c.model.sliding_window:  # whatever is given
         made = (mask.like(f"{name}.ones"), mask.like(f"{name}.window begins"))

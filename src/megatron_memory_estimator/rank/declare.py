@@ -146,10 +146,14 @@ class Declarer:
         if not (cast and chunk.embedding) or c.training.recomputes_whole_layers() or c.training.recomputes("layernorm"):
             return runs
         wide = c.residual("decoder_input")
-        return [
-            run if run.unit.name == "embedding" or run.first_layer == 0 else _beside_forward(run, (wide,))
-            for run in runs
-        ]
+        found = []
+        for run in runs:
+            if run.first_layer == 0:  # whose own input it is
+                found.append(run._replace(copies=1))
+                run = run._replace(copies=run.copies - 1, first_layer=run.span)
+            if run.copies:
+                found.append(run if run.unit.name == "embedding" else _beside_forward(run, (wide,)))
+        return found
 
     def _waiting(self, chunk: Chunk, runs: list[Run]) -> list[Run]:
         """The runs with the table's gradient beside the backward of those between its uses: autograd adds up the gradients of one parameter
