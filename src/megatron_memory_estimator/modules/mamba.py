@@ -163,7 +163,8 @@ def _scanned(c: Context, y: Tensor, conv: Tensor, gram: Tensor, flops: int) -> S
 
 def _whole_chunks(c: Context) -> Dim:
     """The tokens of all chunks, the last one whole too (mamba-ssm `ops/triton/ssd_chunk_state.py`, `ssd_bmm.py`: nchunks)."""
-    return c.dim("seq in whole chunks", round_up(c.full_seq.size, c.model.mamba_chunk_size), "cp")
+    whole = round_up(c.full_seq.size, c.model.mamba_chunk_size)
+    return Dim("seq in whole chunks/cp", ceil_div(whole, c.layout.cp))
 
 
 def _states(c: Context, name: str, inner: int, state: int, dtype: str) -> Tensor:
@@ -240,11 +241,11 @@ def _sums(c: Context, state: int, heads: Dim, groups: int) -> tuple[Tensor, ...]
     def one(name: str, width: int, tokens: Dim = c.seq) -> Tensor:
         return c.new(f"{NAME}.{name}", tokens, c.batch, c.dim("groups*width", groups * width, "tp"), dtype="fp32")
 
-    of_programs, of_chunks = one("C", splits * state), one("C", (splits + 1) * chunk, _whole_chunks(c))
-    wide = of_programs._replace(
-        name=f"{NAME}.C B grad of programs", nbytes=largest(of_programs.nbytes, of_chunks.nbytes)
-    )
-    return one("B grad", state), one("C grad", state), wide, _final(c, state, heads)
+    name = "C B grad of programs"
+    of_programs, of_chunks = one(name, splits * state), one(name, (splits + 1) * chunk, _whole_chunks(c))
+    wide = chosen(of_programs.nbytes >= of_chunks.nbytes, 1, 0)
+    parts = _shares((wide, (of_programs,)), (1 - wide, (of_chunks,)))
+    return one("B grad", state), one("C grad", state), *parts, _final(c, state, heads)
 
 
 def _final(c: Context, state: int, heads: Dim) -> Tensor:
