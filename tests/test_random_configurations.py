@@ -141,7 +141,6 @@ JOINED = "gradient of the joined hidden states of MTP beside the layers' backwar
 LEARNS = "an indexer's loss is counted in a checkpoint's first forward, which has none"
 HEIRS = "without a GPU a sum under a checkpoint takes over the bytes of a gradient that others refer to"
 CHUNKS = {
-    "fourth 20": STAYS,
     "fourth 66": NATIVE,
     "fourth 71": NATIVE,
     "fourth 108": NATIVE,

@@ -16,6 +16,7 @@ from ..job.model import Model
 from ..job.pipeline import build_pipeline
 from ..job.training import Training
 from ..job.variants import variant_of
+from ..modules.dispatcher import LATE_PROBS
 from ..modules.hf_tower import attention_biased
 from ..modules.kind import Ruled
 from ..modules.kinds import KINDS, kinds_in, shapes_of
@@ -286,10 +287,14 @@ def activation_fusion(model: Model, layout: Layout, training: Training) -> Itera
     if not training.bias_activation_fusion:
         return
     dense = any(kind.dense for kind in kinds_in(model.every_kind)) or bool(model.moe_shared_expert_intermediate_size)
+    t = training
+    apart = t.moe_mlp_glu_interleave_size is not None or t.use_te_activation_func or t.use_transformer_engine_op_fuser
+    weighted = model.has_moe and t.mcore >= LATE_PROBS and not apart
     yield from broken_if(
         (
             (model.activation_func == "fast_gelu", "fused-fast-gelu"),
             (model.activation_func == "quick_gelu" and dense, "fused-quick-gelu-in-dense-layers"),
+            (model.activation_func == "gelu" and weighted, "fused-gelu-in-experts"),
         )
     )
 

@@ -6,10 +6,10 @@ came back until the layer returns; those are the `holds` below.
 
 from __future__ import annotations
 
-from ..tape.ops import Op
+from ..tape.ops import Item, Op
 from ..tape.tensor import Dim, Tensor
 from .context import Context
-from .dispatcher import LATE_PROBS, PERMUTED, Routed, gathered, once, received_tokens, sort_map
+from .dispatcher import LATE_PROBS, PERMUTED, Routed, gathered, meanwhile, once, received_tokens, sort_map
 from .module import Module
 from .sends import dispatched, over_etp, over_experts
 
@@ -17,14 +17,27 @@ POSTPROCESS = (0, 16)
 """The Megatron-Core version since which the layer un-permutes in a function of its own (MoELayer.postprocess)."""
 
 
-def combine(c: Context, routed: Routed, done: Tensor, width: Dim) -> Module[tuple[Tensor, tuple[Tensor, ...]]]:
-    """From the experts' rows back to the residual stream's tokens, and the rows that the layer's forward refers to until it returns."""
+def combine(
+    c: Context, routed: Routed, done: Tensor, width: Dim, beside: tuple[Item, ...] = ()
+) -> Module[tuple[Tensor, tuple[Tensor, ...]]]:
+    """From the experts' rows back to the residual stream's tokens, and the rows that the layer's forward refers to until it returns.
+
+    `beside` are ops of shared experts that run while the rows are on their way.
+    """
     kind = c.training.moe_token_dispatcher_type
     if kind == "allgather":
         return (yield from _reduced(c, routed, done, width)), ()
     if kind == "flex":
-        return (yield from _flexible(c, routed, done, width)), ()
-    held = (*routed.held, done, routed.tokens)  # until the rows are sorted, and summed over tensor-parallel ranks
+        out = yield from _flexible(c, routed, done, width)
+        yield from beside
+        return out, ()
+    probs = () if routed.probs is None else (routed.probs,)
+    held = (
+        *routed.held,
+        done,
+        routed.tokens,
+        *probs,
+    )  # until the rows are sorted, and summed over tensor-parallel ranks
     rows = done
     if c.sorts_rows:
         rows = c.new("mlp.combine.unsorted", routed.rows, width)
@@ -35,13 +48,21 @@ def combine(c: Context, routed: Routed, done: Tensor, width: Dim) -> Module[tupl
             c, rows, c.new("mlp.combine.reduce_scattered", c.received_rows, width), held
         )
     back = rows
+    # in the backward the shared experts' gradient is gathered before anything else
+    waiting = (
+        (c.region("mlp.shared_experts.linear_fc2.output grad gathered", c.hidden),) if beside and c.sp_many else ()
+    )
     if c.ep_many:
         back = c.new("mlp.combine.all_to_all", c.sent_rows, width)
         sends = dispatched(c, back)
-        yield Op("mlp.combine.all_to_all", (rows,), (back,), holds=routed.held, sends=sends, returns=sends)
+        yield Op(
+            "mlp.combine.all_to_all", (rows,), (back,), backward=waiting, holds=routed.held, sends=sends, returns=sends
+        )
+    yield from meanwhile(beside, (*routed.held, rows, back))
     out = c.stream("mlp.unpermuted", width)
     held = (*routed.held, *_sent(c, done, rows))
-    yield _unpermute(c, "mlp.unpermute", back, out, routed, held)
+    last = _unpermute(c, "mlp.unpermute", back, out, routed, held)
+    yield last._replace(backward=(*last.backward, *waiting))
     return out, (*routed.held, back) if c.training.mcore >= POSTPROCESS else held
 
 

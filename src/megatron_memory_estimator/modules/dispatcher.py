@@ -10,10 +10,11 @@ Source: TransformerEngine `pytorch/ops/fused/grouped_mlp.py`; Megatron-LM `megat
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ..dataclass import dataclass
-from ..tape.ops import Op
+from ..tape.ops import Item, Op
 from ..tape.tensor import Dim, Param, Tensor, largest, smallest, whole_above
 from ..tape.work import Streamed, Work
 from .context import Context
@@ -48,10 +49,16 @@ class Routed:
     late: Tensor | None = None
 
 
-def dispatch(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
-    """From the residual stream's tokens to the rows of the local experts."""
-    way = {"allgather": _allgather, "flex": _flex, "alltoall": _alltoall}[c.training.moe_token_dispatcher_type]
-    routed = yield from way(c, x, probs, width)
+def dispatch(c: Context, x: Tensor, probs: Tensor, width: Dim, beside: tuple[Item, ...] = ()) -> Module[Routed]:
+    """From the residual stream's tokens to the rows of the local experts.
+
+    `beside` are ops of shared experts that run while the rows are on their way; the dispatcher with an all-gather has none.
+    """
+    kind = c.training.moe_token_dispatcher_type
+    if kind == "allgather":
+        routed = yield from _allgather(c, x, probs, width)
+    else:
+        routed = yield from (_flex if kind == "flex" else _alltoall)(c, x, probs, width, beside)
     return routed if c.training.mcore >= LATE_PROBS else replace(routed, probs=None, late=probs)
 
 
@@ -82,7 +89,13 @@ def _permute_maps(c: Context) -> tuple[Tensor, ...]:
     )
 
 
-def _alltoall(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
+def meanwhile(ops: tuple[Item, ...], held: tuple[Tensor, ...]) -> Iterator[Item]:
+    """Ops that run while a dispatcher's variables keep rows alive."""
+    for op in ops:
+        yield op._replace(holds=(*op.holds, *held)) if isinstance(op, Op) else op
+
+
+def _alltoall(c: Context, x: Tensor, probs: Tensor, width: Dim, beside: tuple[Item, ...]) -> Module[Routed]:
     sent, received, counts = c.sent_rows, c.received_rows, c.training.counts_expert_rows
     permuted = c.new("mlp.dispatch.permuted", sent, width)
     permuted_probs = c.new("mlp.dispatch.permuted_probs", sent, dtype=c.probs_dtype)
@@ -91,7 +104,7 @@ def _alltoall(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed
         waits=counts and not c.ep_many,
     )  # fmt: skip
     tokens, row_probs = permuted, permuted_probs
-    held: tuple[Tensor, ...] = (permuted,)
+    held: tuple[Tensor, ...] = (permuted, permuted_probs)
     if c.ep_many:
         tokens = c.new("mlp.dispatch.all_to_all", received, width)
         row_probs = c.new("mlp.dispatch.all_to_all_probs", received, dtype=c.probs_dtype)
@@ -105,7 +118,8 @@ def _alltoall(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed
             returns=sends,
             waits=counts,
         )
-        held = (permuted, tokens)
+        held = (permuted, tokens, row_probs)
+    yield from meanwhile(beside, held)
     rows = received
     if c.etp_many:
         rows = c.expert_rows
@@ -170,7 +184,7 @@ def _allgather(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Route
         sends=over_experts(c, "all_gather", grad), returns=over_experts(c, "reduce_scatter", grad), calls=PREPROCESSING,
         waits=c.training.counts_expert_rows,
     )  # fmt: skip
-    return Routed(local, local_probs, rows, (all_probs,))
+    return Routed(local, local_probs, rows, (all_probs, x))
 
 
 def received_tokens(c: Context) -> Dim:
@@ -190,7 +204,7 @@ def once(c: Context, width: Dim) -> Sends:
     return dispatched(c, c.new("rows sent", c.sent_rows, width), copies=c.model.moe_router_topk) if c.ep_many else ()
 
 
-def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
+def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim, beside: tuple[Item, ...]) -> Module[Routed]:
     """DeepEP receives each token once and permutes it; HybridEP writes the permuted rows directly, padded for fused experts."""
     direct = c.training.moe_flex_dispatcher_backend == "hybridep"
     rows = c.padded_expert_rows if direct and fuses(c) else c.expert_rows
@@ -209,7 +223,8 @@ def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
             "mlp.dispatch", (x, probs), (tokens, row_probs), maps, work=PERMUTED, sends=sends, returns=sends,
             calls=HYBRIDEP, waits=c.training.counts_expert_rows,
         )  # fmt: skip
-        return Routed(tokens, row_probs, rows, ())
+        yield from meanwhile(beside, ())
+        return Routed(tokens, row_probs, rows, (tokens, x))
     received = c.new("mlp.dispatch.received", received_tokens(c), width)
     topk = Dim("moe_router_topk", m.moe_router_topk)
     indices = c.new("mlp.dispatch.received_indices", received.shape[0], topk, dtype="int64")
@@ -218,6 +233,7 @@ def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
         "mlp.dispatch", (x, probs), (received, received_probs), (indices,), sends=sends, returns=sends, calls=DEEPEP,
         waits=c.training.counts_expert_rows,
     )  # fmt: skip
+    yield from meanwhile(beside, ())
     if c.training.moe_permute_fusion:
         local = Dim("2*local_experts+1", 2 * c.local_experts.local + 1)
         kept: tuple[Tensor, ...] = (c.new("mlp.permute.row_id_map", received.shape[0], local, dtype="int32"),)
@@ -227,7 +243,7 @@ def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
             c.new("mlp.permute.token_indices", c.local_experts, received.shape[0], dtype="int64"),
         )
     yield Op("mlp.permute", (received, received_probs), (tokens, row_probs), kept)
-    return Routed(tokens, row_probs, rows, (received,))
+    return Routed(tokens, row_probs, rows, (received, x))
 
 
 FUSED = ("mxfp8", "nvfp4")

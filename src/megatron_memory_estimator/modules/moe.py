@@ -19,7 +19,6 @@ Source: Megatron-LM `megatron/core/transformer/moe/experts.py` (SequentialMLP.fo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from ..job.layout import Layout
@@ -49,7 +48,7 @@ from .mlp import activation
 from .module import Module, T, changed, collected, holding, in_part, recomputed
 from .norm import norm_params, separate_norm
 from .router import router
-from .shared_experts import shared_experts, shared_experts_params, split_norm
+from .shared_experts import beside_experts, shared_experts_params, split_norm
 
 
 def hash_kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
@@ -111,25 +110,22 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     normed = yield from in_part("router_norm", separate_norm(c, "pre_mlp_layernorm", hidden, hook))
 
     def body() -> Module[Tensor]:
-        extra: Tensor | None = None
-        if shared:
-            beside = shared_experts(c, normed, shared)
-            beside = recomputed(t.recomputes("shared_experts"), "mlp.shared_experts.checkpoint", beside)
-            extra = yield from in_part("shared_experts", beside)
+        first, second, extra = (yield from beside_experts(c, normed, shared)) if shared else ((), (), None)
         probs = yield from in_part("router", router(c, normed, experts))
         tokens = normed
         if latent:
             down_proj = duplicated_linear(c, "mlp.fc1_latent_proj", normed, latent[0])
             tokens = yield from in_part("latent_down", down_proj)
-        routed = yield from in_part("dispatch", filled(c.filled, dispatch(c, tokens, probs, width)))
+        routed = yield from in_part("dispatch", filled(c.filled, dispatch(c, tokens, probs, width, first)))
         done = yield from in_part("experts", filled(c.filled, routed_experts(c, routed, fc1, fc2)))
-        out, back = yield from in_part("combine", filled(c.filled, combine(c, routed, done, width)))
+        out, back = yield from in_part("combine", filled(c.filled, combine(c, routed, done, width, second)))
         if m.moe_latent_norm:
             out = yield from in_part("latent_up", split_norm(c, "mlp.routed_expert_norm", out))
         if latent:
             out = yield from in_part("latent_up", duplicated_linear(c, "mlp.fc2_latent_proj", out, latent[1]))
         if extra is not None:
-            total = c.stream("mlp.output with shared experts", c.hidden)
+            name = "mlp.output with shared experts"
+            total = out.view(name, out.shape) if second else c.stream(name, c.hidden)
             # cut into nodes, the layer keeps the detached output of the shared experts until their backward
             kept = (extra,) if t.overlap_moe_expert_parallel_comm else ()
             yield Op(
@@ -156,8 +152,8 @@ def router_params(c: Context, experts: Dim) -> Module[None]:
 
 
 def filled(share: float, module: Module[T]) -> Module[T]:
-    """The module with ops on rows of which a share holds a token."""
-    return changed(module, partial(filling, share=share))
+    """The module with ops on rows of which a share holds a token, but for those of shared experts that run beside them."""
+    return changed(module, lambda item: item if item.part == "shared_experts" else filling(item, share))
 
 
 def expert_params(c: Context, width: Dim) -> Module[tuple[Param, Param]]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..tape.ops import Op
+from ..tape.ops import Item, Op
 from ..tape.tensor import Dim, Param, Tensor
 from .context import Context
 from .linear import column_linear, gemm, keeps_original, kept_input, linear_params, row_linear, rows_of, weight_grad
 from .mlp import activation
-from .module import Module
+from .module import Module, collected, in_part, recomputed
 from .sends import over_tp
 
+NAME = "mlp.shared_experts"
 OFFSET = (0, 20)
 """Megatron-Core version since which overlapped shared experts add glu_linear_offset too."""
 
@@ -36,16 +37,51 @@ def shared_experts_params(c: Context) -> Module[tuple[Param, Param]]:
 
 
 def shared_experts(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Module[Tensor]:
-    """Output on the residual stream. Overlapped with the dispatcher, fc1 reads (and keeps) the gathered input, and before Megatron-Core
+    """Output on the residual stream."""
+    act = yield from first_half(c, x, weights)
+    out = yield from row_linear(c, f"{NAME}.linear_fc2", act, weights[1])
+    if not c.model.moe_shared_expert_gate:
+        return out
+    score = yield from gate_score(c, x)
+    return (yield from gate(c, out, score))
+
+
+def beside_experts(
+    c: Context, x: Tensor, weights: tuple[Param, Param]
+) -> Module[tuple[tuple[Item, ...], tuple[Item, ...], Tensor]]:
+    """Their output on the residual stream, and where they overlap the dispatcher their ops, held back for it: those beside the dispatch,
+    the gate's score first, and those beside the way back (`shared_experts.py`, pre_forward_comm, linear_fc1_forward_and_act;
+    linear_fc2_forward, post_forward_comm, get_output)."""
+    if not c.training.moe_shared_expert_overlap:
+        whole = shared_experts(c, x, weights)
+        whole = recomputed(c.training.recomputes("shared_experts"), f"{NAME}.checkpoint", whole)
+        return (), (), (yield from in_part("shared_experts", whole))
+    first, (score, act) = yield from collected(in_part("shared_experts", _first(c, x, weights)))
+    second, out = yield from collected(in_part("shared_experts", _second(c, act, weights[1], score)))
+    return first, second, out
+
+
+def _first(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Module[tuple[Tensor | None, Tensor]]:
+    score = (yield from gate_score(c, x)) if c.model.moe_shared_expert_gate else None
+    act = yield from first_half(c, x, weights)
+    return score, act
+
+
+def _second(c: Context, act: Tensor, fc2: Param, score: Tensor | None) -> Module[Tensor]:
+    out = yield from row_linear(c, f"{NAME}.linear_fc2", act, fc2)
+    return out if score is None else (yield from gate(c, out, score))
+
+
+def first_half(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Module[Tensor]:
+    """fc1 and the activation. Overlapped with the dispatcher, fc1 reads (and keeps) the gathered input, and before Megatron-Core
     0.20 nothing is added to the linear half of a gated activation (`shared_experts.py`, linear_fc1_forward_and_act)."""
     fc1, fc2 = weights
-    name = "mlp.shared_experts"
     source, gathers = x, True
     overlapped = c.training.moe_shared_expert_overlap
     if overlapped and c.sp_many:
-        source = c.region(f"{name}.input gathered", c.hidden)
+        source = c.region(f"{NAME}.input gathered", c.hidden)
         yield Op(
-            f"{name}.gather",
+            f"{NAME}.gather",
             (x,),
             (source,),
             sends=over_tp(c, "all_gather", source),
@@ -53,18 +89,23 @@ def shared_experts(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Modul
         )
         gathers = False
     # in low precision too fc1 keeps its input, which the router keeps anyway (moe/shared_experts.py: set_save_original_input)
-    wide = yield from column_linear(c, f"{name}.linear_fc1", source, fc1, gathers=gathers, original=keeps_original(c))
-    act = yield from activation(
-        _clamped(c), f"{name}.activation", wide, fc2.shape[1], offset=not overlapped or c.training.mcore >= OFFSET
-    )
-    out = yield from row_linear(c, f"{name}.linear_fc2", act, fc2)
-    if c.model.moe_shared_expert_gate:
-        gated = c.stream(f"{name}.gated output", c.hidden)
-        score = c.stream(f"{name}.gate_score", Dim("one", 1))
-        logit = c.stream(f"{name}.gate_logit", Dim("one", 1))
-        yield Op(f"{name}.gate", (out, x), (gated,), (out, x, score), forward=(logit,))
-        out = gated
-    return out
+    wide = yield from column_linear(c, f"{NAME}.linear_fc1", source, fc1, gathers=gathers, original=keeps_original(c))
+    offset = not overlapped or c.training.mcore >= OFFSET
+    return (yield from activation(_clamped(c), f"{NAME}.activation", wide, fc2.shape[1], offset=offset))
+
+
+def gate_score(c: Context, x: Tensor) -> Module[Tensor]:
+    """The sigmoid of one logit a token."""
+    score, logit = (c.stream(f"{NAME}.{name}", Dim("one", 1)) for name in ("gate_score", "gate_logit"))
+    yield Op(f"{NAME}.gate_score", (x,), (score,), (x, score), forward=(logit,))
+    return score
+
+
+def gate(c: Context, out: Tensor, score: Tensor) -> Module[Tensor]:
+    """The output times its score."""
+    gated = c.stream(f"{NAME}.gated output", c.hidden)
+    yield Op(f"{NAME}.gate", (out, score), (gated,), (out, score), calls=0)
+    return gated
 
 
 def _clamped(c: Context) -> Context:

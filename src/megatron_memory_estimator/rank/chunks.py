@@ -60,7 +60,7 @@ class Run(NamedTuple):
     absence: Absence | None = None
     """Which of its tensors are in host memory, by event."""
     leaves: bool = False
-    """Whether a copy is a checkpoint around a router, whose input and the gradient of that stay behind its backward."""
+    """Whether a copy is, or has, a checkpoint around a router, whose input and the gradient of that stay behind its backward."""
 
     @property
     def span(self) -> int:
@@ -129,6 +129,8 @@ class ChunkPlan:
     """Input tensors of a microbatch, alive during its forward."""
     leaf: Tensor | None = None
     """A checkpoint's input, or the gradient of that: what `leaves` of its runs are as large as."""
+    handed: bool = False
+    """Whether a checkpoint hands the layer before it the gradient that stays: it has the whole layer in it."""
     uncut: tuple[Tensor, ...] = ()
     """What of a microbatch's inputs is alive beside them until they are cut along cp, before the forward."""
     held: tuple[Tensor, ...] = ()
@@ -218,13 +220,13 @@ class ChunkPlan:
 
     def behind(self, index: int, copy: int = -1) -> int:
         """Leaves while a copy of a run, by default the last one, runs backward: of every checkpoint around a router whose backward is done
-        its input and the gradient of that; the one before it hands the running copy the gradient that this has anyway."""
+        its input and the gradient of that; a whole layer hands the running copy the gradient that this has anyway."""
         run = self.runs[index]
         last = copy < 0 or copy == run.copies - 1
         next_one = self.runs[index + 1 : index + 2] if last else (run,)
         more = 0 if last else run.copies - 1 - copy
         done = self._leaves[index + 1] + (more if run.leaves else 0)
-        return 2 * done - sum(one.leaves for one in next_one)
+        return 2 * done - (sum(one.leaves for one in next_one) if self.handed else 0)
 
     def received(self, index: int, copy: int = -1) -> int:
         """1 while the gradient that the stage received is held behind the units that read it, which the last one has anyway."""

@@ -134,9 +134,15 @@ class Declarer:
                 run = run._replace(beside=runs[before.index(("embedding", True))].beside)
             runs.append(run)
         runs = self._summing(chunk, self._waiting(chunk, self._embedded(chunk, runs)))
-        leaf = self.context.residual("input or gradient") if any(run.leaves for run in runs) else None
         uncut = self.uncut() if chunk.reads_inputs else ()
-        return ChunkPlan(chunk, tuple(runs), self.inputs(chunk), leaf, uncut, self.held(chunk))
+        leaf = self._leaf() if any(run.leaves for run in runs) else None
+        handed = self.context.training.recomputes_whole_layers()
+        return ChunkPlan(chunk, tuple(runs), self.inputs(chunk), leaf, handed, uncut, self.held(chunk))
+
+    def _leaf(self) -> Tensor:
+        """The input of a checkpoint around a router, or the gradient of that: of a layer, or of its experts."""
+        c, name = self.context, "input or gradient"
+        return c.residual(name) if c.training.recomputes_whole_layers() else c.stream(name, c.hidden)
 
     def _embedded(self, chunk: Chunk, runs: list[Run]) -> list[Run]:
         """The runs with the embedding's wide output beside the forward of all behind the first layer: the model's forward refers to it to
@@ -292,7 +298,7 @@ class Declarer:
                     x._replace(name=f"{x.name} on its way ({i})") for i in range(ways) for x in leave.on_their_way
                 )
             one = Run(unit, traced, len(firsts), firsts[0], params, graphed, scratch, beside, gone, paged)
-            leaving_behind = form == "checkpoint" and any(map(routed, kinds))
+            leaving_behind = (form == "checkpoint" or t.recomputes("moe")) and any(map(routed, kinds))
             runs.append(one._replace(away=away, moving=moving, absence=absence, leaves=leaving_behind))
         return runs
 
