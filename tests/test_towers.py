@@ -339,6 +339,78 @@ def test_a_tower_keeps_what_its_class_keeps(record: dict[str, Any]) -> None:
     assert not found.verdict().not_counted
 
 
+RADIO = json.loads((FACTS / "towers.json").read_text())["radio"]["records"]
+
+
+def nemotron(kind: str, **vision: Any) -> Config:
+    """A config of Nemotron VL or Omni around a language model of the catalogue; Megatron-Bridge reads nothing else of RADIO."""
+    return {"model_type": kind, "vision_config": {"version": "a word", **vision}, "llm_config": config(NEMOTRON)}
+
+
+@pytest.mark.parametrize("record", RADIO, ids=lambda record: f"{record['kind']} tp{record['tp']}-{record.get('peft')}")
+def test_radio_keeps_what_its_class_keeps(record: dict[str, Any]) -> None:
+    """Equal but for a few numbers of the random state and of where tiles begin. The projector's second linear, and the adapter beside it,
+    are as wide as the language model."""
+    peft = record.get("peft", "none")
+    job = TrainingJob.from_hf(
+        nemotron(record["kind"]), num_gpus=8, tp=record["tp"], image_tokens=256 * record["tiles"], peft=peft
+    )
+    run = estimate(job).stages[0].rank.plans[0].runs[0]
+    assert run.unit.name == "vision tower"
+    assert 0 <= record["total_saved_bytes"] - run.trace.saved_bytes < 1024
+    narrower = job.model.hidden_size - record["hidden_size"]
+    own = sum(param.numel for param in run.params if ".adapter." not in param.name)
+    assert own == record["parameters"] + narrower * 20480 // record["tp"]
+    if peft != "none":
+        adapters = sum(param.numel for param in run.params if not param.frozen)
+        assert adapters == record["trainable"] + narrower * 32 // record["tp"]
+
+
+def test_pairs_of_video_frames_have_an_embedder_of_their_own() -> None:
+    """A matrix of 1280 x (2 x 3 x 16 x 16) beside that of images (`vision/radio.py`, separate_video_embedder)."""
+    kind = "NemotronH_Nano_Omni_Reasoning_V3"
+    one, two = (
+        TrainingJob.from_hf(nemotron(kind, **keys)).model.towers[0].num_parameters
+        for keys in ({}, {"separate_video_embedder": True, "video_temporal_patch_size": 2})
+    )
+    assert two - one == 1280 * 2 * 3 * 16 * 16
+
+
+PARAKEET = {
+    "model_type": "parakeet", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 8, "intermediate_size": 4096,
+    "num_mel_bins": 128, "subsampling_factor": 8, "projection_hidden_size": 4096, "convolution_bias": False,
+}  # fmt: skip
+
+
+def test_parakeet_has_the_parameters_of_its_class() -> None:
+    """And a projector: a norm, fc1 of 4096 x 1024 and fc2 of 2688 x 4096, split over tensor-parallel ranks."""
+    fact = json.loads((FACTS / "towers.json").read_text())["parakeet"]
+    outer = {**nemotron("NemotronH_Nano_Omni_Reasoning_V3"), "sound_config": PARAKEET}
+    job = TrainingJob.from_hf(outer, num_gpus=8, tp=2, freeze_audio_model=True, image_tokens=256)
+    sound = job.model.towers[1]
+    assert {block.name: Tower("", (block._replace(copies=1),)).num_parameters for block in sound.blocks} == {
+        "subsampling": fact["outside"], "layers": fact["layer"], "sound_projection.encoder": 1024 + 4096 * (1024 + 2688),
+    }  # fmt: skip
+    assert {block.copies for block in sound.blocks} == {1, 24}
+    frozen = [p for p in tower_params(context(job), sound) if isinstance(p, Param)]
+    assert all(param.frozen for param in frozen)
+    halved = 4096 * (1024 + 2688) // 2
+    assert sum(param.numel for param in frozen) == sound.num_parameters - halved
+    assert not estimate(job).verdict().not_counted
+
+
+def test_what_parakeet_computes_is_not_counted_and_said() -> None:
+    outer = {**nemotron("NemotronH_Nano_Omni_Reasoning_V3"), "sound_config": PARAKEET}
+    job = TrainingJob.from_hf(outer, num_gpus=8, image_tokens=256, audio_tokens=100)
+    assert "audio_tokens has no effect: what the sound tower computes is not counted" in job.warnings
+    assert "the activations of its sound tower are not counted" in str(estimate(job).verdict().not_counted)
+
+
+def test_radio_is_counted_in_16_bits_and_says_so() -> None:
+    job = TrainingJob.from_hf(nemotron("NemotronH_Nano_VL_V2"), num_gpus=8, fp8="hybrid", fp8_recipe="blockwise")
+    assert any("counted in 16 bits" in warning for warning in job.warnings)
+
+
 def test_what_a_tower_keeps_grows_with_images_and_microbatches_in_flight() -> None:
     def activations(**settings: Any) -> int:
         given = {"num_gpus": 8, "seq_length": 4096, "tp": 2, "pp": 2, "global_batch_size": 32, **settings}

@@ -40,6 +40,11 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
             yield f"{name} has no effect: the model has no {PARTS.get(owner, f'{owner} layers')}"
     if t.freeze_vision_projection and any(tower.whole for tower in model.towers):
         yield "freeze_vision_projection has no effect: freeze_vision_model freezes a tower of this model with all that leads out of it"
+    for tower in model.towers:
+        if tower.hears and tower.blocks and not tower.sees and t.audio_tokens:
+            yield f"audio_tokens has no effect: what the {tower.name} computes is not counted"
+    if t.low_precision and any(tower.vit and tower.vit.radio for tower in model.towers):
+        yield "the vision tower is counted in 16 bits: Megatron-Bridge gives RADIO the language model's fp8 or fp4, which is not modelled"
     if given.get("linear_attention_freq") not in (None, 1) and not model.alternates:
         yield "linear_attention_freq has no effect: no layers of the model alternate by it"
     if not t.te_spec and t.attention_kernel not in (None, "local"):

@@ -11,6 +11,7 @@ from ..wording import all_of, shown
 from .settings import setting
 
 SEEN = "vision tower"
+HEARING = ("audio tower", "sound tower", "speech tower")
 UNNAMED = "vision or audio tower"
 """A tower of which nothing is known."""
 
@@ -49,9 +50,20 @@ class TowerTraining:
     freeze_audio_model: bool = setting(False, "audio tower: it is not trained", of="audio")
 
 
+class Radio(NamedTuple):
+    """What RADIO has beside its layers: `classes` rows in front of each `tile` of patches, a table of `positions` that is sampled anew for
+    each tile or (not `sampled`) scaled to an image, and a projector of the width `ffn`."""
+
+    classes: int
+    tile: int
+    positions: int
+    ffn: int
+    sampled: bool
+
+
 class Vit(NamedTuple):
     """Sizes of a vision tower of Megatron's own layers: `patch` numbers of a patch, `merge` patches that become one token, `out` the
-    width of the language model; behind the layers `deepstack` stand mergers of their own."""
+    width of the language model; behind the layers `deepstack` stand mergers of their own. Qwen3-VL's, or `radio`."""
 
     hidden: int
     ffn: int
@@ -61,6 +73,7 @@ class Vit(NamedTuple):
     merge: int
     out: int
     deepstack: tuple[int, ...] = ()
+    radio: Radio | None = None
 
 
 HfKind = Literal[
@@ -150,7 +163,7 @@ class Tower(NamedTuple):
     @property
     def hears(self) -> bool:
         """Whether it is an audio tower."""
-        return self.hf is not None and self.hf.sound is not None
+        return self.name in HEARING or (self.hf is not None and self.hf.sound is not None)
 
     @property
     def whole(self) -> bool:
@@ -181,7 +194,8 @@ class Tower(NamedTuple):
         """What of it no figure has, if anything."""
         if not self.blocks:
             return f"its {self.name}"
-        return "" if self.given(training) else f"the activations of its {self.name}"
+        silent = not self.sees and self.frozen(training, projection=True)  # frozen, it keeps nothing
+        return "" if silent or self.given(training) else f"the activations of its {self.name}"
 
 
 IMAGES = re.compile(r"(?:(\d{1,6})[x*])?(\d{1,6})x(\d{1,6})", re.ASCII)

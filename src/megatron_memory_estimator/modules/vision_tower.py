@@ -1,8 +1,11 @@
-"""What Qwen3-VL's tower computes and keeps of the images of a microbatch: Megatron's own layers, without sequence parallelism.
+"""What Qwen3-VL's tower and RADIO compute and keep of the images of a microbatch: Megatron's own layers, without sequence parallelism.
 
 Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/qwen_vl/modelling_qwen3_vl/` (vision_model.py, transformer_block.py,
 transformer_config.py get_vision_model_config, attention.py, utils.py). Its configuration is made anew: of the language model's it takes the
 tensor parallel size and full recomputation alone; selective recomputation is of core attention, whatever modules are named.
+
+RADIO, of Nemotron VL and Omni: Megatron-LM `megatron/core/models/vision/radio.py`, `multimodal_projector.py`; its sizes in Megatron-Bridge
+`src/megatron/bridge/models/nemotron_vl/nemotron_vl_provider.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from ..job.model import Model
 from ..job.tower import HfTower, Sound, Tower, Vit
 from ..job.training import Training
 from ..tape.ops import Item, Op, Recompute, renaming
-from ..tape.tensor import Dim, Param, Tensor, numel_of
+from ..tape.tensor import Dim, Param, Tensor, numel_of, smallest
 from ..tape.work import Gemm, Streamed
 from .adapters import DEFAULT_TARGETS, MARK, adapted, adapters_of
 from .context import Context
@@ -82,34 +85,47 @@ def how(t: Training, tower: Tower) -> How:
 def images(v: Context, vit: Vit, h: How) -> Module[None]:
     """From pixels to rows of the embedding: patches, layers, and the mergers of some layers and of the last."""
     adapts = any(adapters_of(v, name) for name in DEFAULT_TARGETS)  # found by name, frozen or not
-    table = v.new("rotary_pos_emb", v.seq, v.batch, Dim("kv_channels", vit.hidden // vit.heads), dtype="fp32")
+    v, table, h = _rows(v, vit, h)
     if adapts:
         yield from behind_the_first_adapter(_trained(v, table, vit, h))
     elif h.layers or h.adapters:
         last, sources = yield from _without_gradients(v, vit)
-        merged = [
-            ("merger", last, vit.hidden),
-            *((f"deepstack.{at}", x, vit.hidden * vit.merge) for at, x in sources.items()),
-        ]
         if h.projection or h.adapters:
             return
-        for name, x, normed in merged:
-            yield from _merged(v, name, x, normed, vit)
+        yield from _projected(v, last, vit)
+        for at, x in sources.items():
+            yield from _merged(v, f"deepstack.{at}", x, vit.hidden * vit.merge, vit)
     else:
         yield from _trained(v, table, vit, h)
 
 
-def _trained(v: Context, table: Tensor, vit: Vit, h: How) -> Module[None]:
+def _rows(v: Context, vit: Vit, h: How) -> tuple[Context, Tensor | None, How]:
+    """The context of the rows that the layers see, their rotary table, and how they are trained: RADIO adds class tokens to the patches,
+    has no rotary positions, and recomputes nothing."""
+    if vit.radio is None:
+        return v, v.new("rotary_pos_emb", v.seq, v.batch, Dim("kv_channels", vit.hidden // vit.heads), dtype="fp32"), h
+    patches = v.training.seq_length
+    rows = patches + vit.radio.classes * -(-patches // vit.radio.tile)
+    training = dataclasses.replace(v.training, seq_length=rows, recompute_granularity=None)
+    return dataclasses.replace(v, training=training), None, h._replace(together=0, every=False)
+
+
+def _trained(v: Context, table: Tensor | None, vit: Vit, h: How) -> Module[None]:
     """Patches, layers and mergers, of which all that is trained needs for its backward is kept."""
     behind = with_frozen_linears(v) if h.projection else v
-    yield from _embedded(v, table, vit)
+    yield from _embedded(v, table, vit) if table is not None else _tiled(v, vit)
     for group, covered in _groups(h, vit.depth):
         inside = tuple(item for at in group for item in _layer(v, table, vit, at, behind))
         if covered:
             yield Recompute(f"layers {group[0]} to {group[-1]}", inside)
         else:
             yield from inside
-    yield from _merged(behind, "merger", v.residual(_output(vit.depth - 1)), vit.hidden, vit)
+    yield from _projected(behind, v.residual(_output(vit.depth - 1)), vit)
+
+
+def _projected(v: Context, rows: Tensor, vit: Vit) -> Module[None]:
+    """The layers' output in the width of the language model."""
+    yield from _shuffled(v, rows, vit) if vit.radio else _merged(v, "merger", rows, vit.hidden, vit)
 
 
 def _groups(h: How, depth: int) -> Iterator[tuple[range, bool]]:
@@ -157,12 +173,61 @@ def _embedded(v: Context, table: Tensor, vit: Vit) -> Module[None]:
     yield Op("pos_embed.add", (x, scaled), (v.residual(_output(-1)), table), forward=sums, passes=(x,))
 
 
+def _patches(v: Context, vit: Vit) -> Dim:
+    """Patches among the rows, without class tokens."""
+    assert vit.radio is not None
+    rows, radio = v.training.seq_length, vit.radio
+    return Dim("patches", rows - radio.classes * -(-rows // (radio.tile + radio.classes)))
+
+
+def _tiled(v: Context, vit: Vit) -> Module[None]:
+    """RADIO: patches through a linear, positions out of the table of the largest image, and class tokens in front of each tile.
+
+    In training a grid samples the table, whose fp32 copy is kept; the backward has a gradient of it for each tile. Otherwise it is scaled
+    to the image, which keeps nothing (`vision/radio.py`, _get_pos_embeddings).
+    """
+    radio = vit.radio
+    assert radio is not None
+    patches = _patches(v, vit)
+    features = Dim("channels*height*width", vit.patch)
+    pixels, x = v.new("patches", patches, v.batch, features), v.new("embedder.output", patches, v.batch, v.hidden)
+    work = (Gemm(patches.size * v.batch.size, vit.hidden // v.layout.tp, vit.patch, counted=False),)
+    wgrad = v.new("embedder.weight.wgrad", v.hidden, features)
+    yield Op("embedder", (), (pixels, x), (pixels,), backward=(wgrad,), work=work)
+    table = v.new("position_embeddings fp32", Dim("positions", radio.positions), v.hidden, dtype="fp32")
+    placed = x.like("embedder.output with positions")
+    tiles = Dim("tiles", -(-patches.size // radio.tile)) if radio.sampled else Dim("image", 1)
+    grad = (v.new("position_embeddings grad", tiles, v.batch, *table.shape, dtype="fp32"),)
+    grid = v.new("position_embeddings.grid", patches, v.batch, Dim("xy", 2), dtype="fp32")
+    kept = (table, grid) if radio.sampled else ()
+    yield Op("position_embeddings", (x,), (placed,), kept, () if kept else (table,), grad, passes=(x,))
+    rows = v.residual(_output(-1))
+    yield Op("class_tokens", (placed,), (rows,), forward=(rows.like("rows, batch first"),))
+
+
+def _shuffled(v: Context, rows: Tensor, vit: Vit) -> Module[None]:
+    """RADIO's patches, four of them side by side as one row, and a projector: an MLP of the language model's kind."""
+    radio = vit.radio
+    assert radio is not None
+    model = dataclasses.replace(v.model, normalization="RMSNorm", activation_func="squared_relu")
+    p, name = dataclasses.replace(v, model=model), "vision_projection"
+    tokens, width = Dim("image_tokens", _patches(v, vit).size // vit.merge), Dim("merged width", vit.hidden * vit.merge)
+    x = v.new(f"{name}.rows", tokens, v.batch, width)
+    yield Op(f"{name}.pixel_shuffle", (rows,), (x,))
+    x = yield from norm(p, f"{name}.linear_fc1.layer_norm", x)
+    shared, out = v.dim("ffn_hidden_size", radio.ffn, "tp"), Dim("out_hidden_size", vit.out)
+    fc1, fc2 = (f"{name}.encoder.linear_{which}" for which in ("fc1", "fc2"))
+    wide = yield from linear(v, fc1, x, v.new(f"{fc1}.output", tokens, v.batch, shared), (shared, width))
+    act = yield from activation(p, f"{name}.activation", wide, shared)
+    yield from linear(v, fc2, act, v.new(f"{name}.output", tokens, v.batch, out), (out, shared))
+
+
 def with_frozen_linears(v: Context) -> Context:
     """The context in which linears hand a gradient on and have none themselves."""
     return dataclasses.replace(v, training=dataclasses.replace(v.training, freeze_language_model=True))
 
 
-def _layer(v: Context, table: Tensor, vit: Vit, at: int, behind: Context) -> list[Item]:
+def _layer(v: Context, table: Tensor | None, vit: Vit, at: int, behind: Context) -> list[Item]:
     """A layer, and the merger behind it if it has one, with names of its own."""
     entry = v.residual("entry")
 
@@ -174,11 +239,12 @@ def _layer(v: Context, table: Tensor, vit: Vit, at: int, behind: Context) -> lis
         if at in vit.deepstack:
             yield from _merged(behind, "deepstack", x, vit.hidden * vit.merge, vit)
 
-    rename = renaming(f"layers.{at}.", {entry.name: _output(at - 1), table.name: table.name})
+    kept = {} if table is None else {table.name: table.name}
+    rename = renaming(f"layers.{at}.", {entry.name: _output(at - 1), **kept})
     return [item for item in changed(module(), rename) if not isinstance(item, Param)]
 
 
-def _attention(v: Context, hidden: Tensor, table: Tensor, vit: Vit) -> Module[Tensor]:
+def _attention(v: Context, hidden: Tensor, table: Tensor | None, vit: Vit) -> Module[Tensor]:
     name, heads = "self_attention", v.dim("num_attention_heads", vit.heads, "tp")
     d = Dim("kv_channels", vit.hidden // vit.heads)
     x = yield from norm(v, "input_layernorm", hidden)
@@ -186,17 +252,17 @@ def _attention(v: Context, hidden: Tensor, table: Tensor, vit: Vit) -> Module[Te
     qkv = yield from uncounted(column_linear(v, f"{name}.linear_qkv", x, weight))
     q, k, source = (qkv.view(f"{name}.{which}", (v.seq, v.batch, heads, d)) for which in "qkv")
     yield Op(f"{name}.split_qkv", (qkv,), (q, k, source))
-    turned = (q.like(f"{name}.q rotated"), k.like(f"{name}.k rotated"))
-    tables = tuple(table.like(f"{name}.rotary.{part}") for part in ("cos (q)", "sin (q)", "cos (k)", "sin (k)"))
-    wide = (q.like(f"{name}.q fp32", "fp32"), q.like(f"{name}.q turned fp32", "fp32"))
-    yield Op(f"{name}.rotary", (q, k, table), turned, tables, wide, wide, stops=(table,))
+    turned = (q, k) if table is None else (yield from _rotated(v, q, k, table))
 
     def core() -> Module[Tensor]:
-        value = source.like(f"{name}.v contiguous")
-        yield Op(f"{CORE}.contiguous_v", (source,), (value,), passes=(source,))
+        value = source
+        if table is not None:
+            value = source.like(f"{name}.v contiguous")
+            yield Op(f"{CORE}.contiguous_v", (source,), (value,), passes=(source,))
         out = v.region(f"{CORE}.output", heads, d)
         lse = v.new(f"{CORE}.softmax_lse", v.batch, heads, v.seq, dtype="fp32")
-        scores = Streamed(4 * v.seq.local * v.seq.local * v.batch.size * heads.local * d.size, counted=False)
+        seen_by_one = smallest(v.seq.local, vit.radio.tile + vit.radio.classes) if vit.radio else v.seq.local
+        scores = Streamed(4 * v.seq.local * seen_by_one * v.batch.size * heads.local * d.size, counted=False)
         back = (turned[0].like(f"{CORE}.dq fp32 accumulator", "fp32"),)
         yield Op(CORE, (*turned, value), (out,), (*turned, value, out, lse), backward=back, work=(scores,))
         return out
@@ -204,6 +270,15 @@ def _attention(v: Context, hidden: Tensor, table: Tensor, vit: Vit) -> Module[Te
     context = yield from recomputed(v.training.recomputes("core_attn"), f"{CORE}.checkpoint", core())
     proj = Param(f"{name}.linear_proj.weight", (v.hidden, v.dim("heads*kv_channels", vit.hidden, "tp")), "tp")
     return (yield from uncounted(row_linear(v, f"{name}.linear_proj", context, proj)))
+
+
+def _rotated(v: Context, q: Tensor, k: Tensor, table: Tensor) -> Module[tuple[Tensor, Tensor]]:
+    name = "self_attention"
+    turned = (q.like(f"{name}.q rotated"), k.like(f"{name}.k rotated"))
+    tables = tuple(table.like(f"{name}.rotary.{part}") for part in ("cos (q)", "sin (q)", "cos (k)", "sin (k)"))
+    wide = (q.like(f"{name}.q fp32", "fp32"), q.like(f"{name}.q turned fp32", "fp32"))
+    yield Op(f"{name}.rotary", (q, k, table), turned, tables, wide, wide, stops=(table,))
+    return turned
 
 
 def _mlp(v: Context, hidden: Tensor) -> Module[Tensor]:

@@ -2,7 +2,8 @@
 
 Sources: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/` (`qwen_vl/modelling_qwen3_vl/vision_model.py`,
 `qwen_vl/modeling_qwen25_vl.py`, `ministral3/modeling_ministral3.py`, `gemma_vl/modeling_gemma3_vl.py`,
-`gemma_vl/modeling_gemma4_vl.py`, `glm_vl/modeling_glm_45v.py`, `kimi_vl/modeling_kimi_k25_vl.py`, `qwen_omni/`, `qwen3_asr/`);
+`gemma_vl/modeling_gemma4_vl.py`, `glm_vl/modeling_glm_45v.py`, `kimi_vl/modeling_kimi_k25_vl.py`, `qwen_omni/`, `qwen3_asr/`,
+`nemotron_vl/`, `nemotron_omni/`); Megatron-LM `megatron/core/models/vision/radio.py`;
 huggingface/transformers `src/transformers/models/` (`qwen2_5_vl`, `pixtral`, `mistral3`, `siglip`, `gemma4`, `glm4v_moe`, `kimi_k25`,
 `qwen2_5_omni`, `qwen3_omni_moe`).
 """
@@ -14,7 +15,7 @@ from math import isqrt, prod
 from typing import Any, NamedTuple
 
 from ...errors import ConfigError
-from ...job.tower import SEEN, UNNAMED, Block, Eye, HfTower, Sound, Tower, Vit, Weight, half
+from ...job.tower import SEEN, UNNAMED, Block, Eye, HfTower, Radio, Sound, Tower, Vit, Weight, half
 from .fields import Fields
 from .unread import Nested, irrelevant, named
 
@@ -97,6 +98,52 @@ def qwen3_vl(v: Fields, outer: Fields, hidden: int) -> Tower:
         _block("merger", 1, *_merger(h, merge * h, out), projection=True),
         vit=Vit(h, f, heads, depth, prod(_patches(v)), merge, out, tuple(sorted(deep))),
         eye=_eye(v, merge),
+    )  # fmt: skip
+
+
+RADIO = Vit(hidden=1280, ffn=5120, heads=16, depth=32, patch=3 * 16 * 16, merge=4, out=0)
+"""RADIO ViT-H as Megatron-Bridge builds it whatever config.json says (`nemotron_vl/nemotron_vl_provider.py`, provide)."""
+TILE, POSITIONS = 32 * 32, 128 * 128
+"""Patches of a tile of 512 x 512 pixels, and of the largest image (Megatron-LM `models/multimodal/llava_model.py`)."""
+
+
+def nemotron_vl(v: Fields, outer: Fields, hidden: int) -> Tower:
+    """Nemotron Nano VL: tiles with 16 class tokens (use_vision_backbone_fp8_arch), positions sampled anew in training."""
+    return _radio(v, Radio(classes=16, tile=TILE, positions=POSITIONS, ffn=20480, sampled=True), hidden)
+
+
+def nemotron_omni(v: Fields, outer: Fields, hidden: int) -> Tower:
+    """Nemotron Omni: 10 class tokens, positions scaled to the image; a separate embedder of pairs of video frames where it has one
+    (`nemotron_omni/nemotron_omni_bridge.py`, provider_bridge)."""
+    ffn = outer.count("projector_hidden_size", default=20480)
+    frames = (
+        v.count("video_temporal_patch_size", default=2) if v.switch("separate_video_embedder", default=False) else 1
+    )
+    return _radio(v, Radio(classes=10, tile=TILE, positions=POSITIONS, ffn=ffn, sampled=False), hidden, frames)
+
+
+def _radio(v: Fields, radio: Radio, hidden: int, frames: int = 1) -> Tower:
+    """RADIO and its projector: Megatron's own layers, split over tensor-parallel ranks; without sequence parallelism."""
+    v.raw(*v.values)
+    h, f, patch, wide = RADIO.hidden, RADIO.ffn, RADIO.patch, RADIO.hidden * RADIO.merge
+    return _tower(
+        _block(
+            "radio", 1, iter([Weight("class_token", (radio.classes, h)), Weight("position_embeddings", (1, radio.positions, h))]),
+            linear("embedder", h, patch, bias=False, split=0),
+            linear("video_embedder", h, frames * patch, bias=False, split=0) if frames > 1 else iter(()),
+        ),
+        _block(
+            "decoder.layers", RADIO.depth,
+            linear("self_attention.linear_proj", h, h, split=1), norm("self_attention.linear_qkv.layer_norm", h),
+            linear("self_attention.linear_qkv", 3 * h, h, split=0), norm("mlp.linear_fc1.layer_norm", h),
+            linear("mlp.linear_fc1", f, h, split=0), linear("mlp.linear_fc2", h, f, split=1),
+        ),
+        _block(
+            "vision_projection.encoder", 1, norm("linear_fc1.layer_norm", wide, bias=False),
+            linear("linear_fc1", radio.ffn, wide, bias=False, split=0), linear("linear_fc2", hidden, radio.ffn, bias=False, split=1),
+            projection=True,
+        ),
+        vit=RADIO._replace(out=hidden, radio=radio),
     )  # fmt: skip
 
 
@@ -409,7 +456,57 @@ def asr_audio(v: Fields, outer: Fields, hidden: int) -> Tower:
     return tower._replace(hf=tower.hf._replace(kind="qwen3_asr_audio", image=0))
 
 
-VISION, AUDIO = "vision_config", "audio_config"
+TAPS = 3 * 3
+"""Of the convolutions that shorten Parakeet's sound."""
+
+
+def parakeet(v: Fields, outer: Fields, hidden: int) -> Tower:
+    """Nemotron Omni: Parakeet, a class of huggingface/transformers, and a projector split over tensor-parallel ranks. What it computes is
+    not counted: Megatron-Bridge's recipes freeze it (`nemotron_omni/nemotron_omni_sound.py`, `nemotron_omni_provider.py`)."""
+    h, f, depth = v.count("hidden_size"), v.count("intermediate_size"), v.count("num_hidden_layers", most=MOST_LAYERS)
+    heads, bins, factor = _heads(v, h, "num_attention_heads"), v.count("num_mel_bins"), v.count("subsampling_factor")
+    taps, ffn = v.count("conv_kernel_size", default=9), v.count("projection_hidden_size")
+    bias, channels = v.switch("convolution_bias", default=False), 256
+    halvings = factor.bit_length() - 1
+    v.raw(*v.values)
+
+    def once(name: str, out: int, *shape: int) -> Iterator[Weight]:
+        return convolution(name, out, *shape, bias=bias)
+
+    shortened = [
+        one
+        for at in range(1, halvings)
+        for one in (
+            *convolution(f"layers.{3 * at - 1}", channels, 1, TAPS),
+            *convolution(f"layers.{3 * at}", channels, channels, 1),
+        )
+    ]
+    attention = (linear(f"self_attn.{which}_proj", h, h, bias=bias) for which in "qkvo")
+    forward = [
+        one
+        for name in ("feed_forward1", "feed_forward2")
+        for one in (*linear(f"{name}.linear1", f, h, bias=bias), *linear(f"{name}.linear2", h, f, bias=bias))
+    ]
+    norms = ("feed_forward1", "self_att", "conv", "feed_forward2", "out")
+    return _tower(
+        _block(
+            "subsampling", 1, convolution("layers.0", channels, 1, TAPS), iter(shortened),
+            linear("linear", h, channels * (bins // factor)),
+        ),
+        _block(
+            "layers", depth, iter(forward), *attention, linear("self_attn.relative_k_proj", h, h, bias=False),
+            iter([Weight(f"self_attn.{name}", (heads, h // heads)) for name in ("bias_u", "bias_v")]),
+            once("conv.pointwise_conv1", 2 * h, h, 1), once("conv.depthwise_conv", h, 1, taps), norm("conv.norm", h),
+            once("conv.pointwise_conv2", h, h, 1), *(norm(f"norm_{name}", h) for name in norms),
+        ),
+        _block(
+            "sound_projection.encoder", 1, norm("linear_fc1.layer_norm", h, bias=False),
+            linear("linear_fc1", ffn, h, bias=False, split=0), linear("linear_fc2", hidden, ffn, bias=False, split=1), projection=True,
+        ),
+    )  # fmt: skip
+
+
+VISION, AUDIO, SOUND = "vision_config", "audio_config", "sound_config"
 READERS: dict[str, dict[str, Reader]] = {
     "qwen3_vl": {VISION: qwen3_vl},
     "qwen3_vl_moe": {VISION: qwen3_vl},
@@ -424,6 +521,8 @@ READERS: dict[str, dict[str, Reader]] = {
     "qwen2_5_omni": {VISION: omni25_vision, AUDIO: omni25_audio},
     "qwen3_omni_moe": {VISION: omni3_vision, AUDIO: omni3_audio},
     "qwen3_asr": {AUDIO: asr_audio},
+    "NemotronH_Nano_VL_V2": {VISION: nemotron_vl},
+    "NemotronH_Nano_Omni_Reasoning_V3": {VISION: nemotron_omni, SOUND: parakeet},
 }
 """Towers that are counted, by the model_type of the whole model and the key of the tower."""
 
@@ -444,7 +543,7 @@ def towers_of(nested: Nested, config: Mapping[str, Any], text: Fields) -> tuple[
         reader = readers.get(last)
         if reader is None:
             towers.append(Tower(name))
-            said.append(f"{key} is not counted: only the language model is")
+            said.append(f"{key} is not counted" + ("" if readers else ": only the language model is"))
             continue
         try:
             towers.append(_read(reader, last, outer, text)._replace(name=name))
