@@ -99,6 +99,8 @@ APART = 3
 """Tight layouts that are looked for beside those that fit."""
 MOST = 8_000 if sys.platform == "emscripten" else 80_000
 """Legal layouts of a space that is searched without NumPy: a second for some three thousand, several in a browser."""
+FEW = 32
+"""Legal layouts that are looked at one by one in less time than arrays of them take, NumPy's import included."""
 
 
 THINNED = "without NumPy a part of the space is searched"
@@ -288,7 +290,7 @@ class _Search:
             base, legal, found, watch, progress, known,
         )  # fmt: skip
         self.machine: Machine = machine(base.gpu, found.efficiency, base.env.network_gbs)
-        self.exact, self.arrays = Exact(self.machine), _has_numpy()
+        self.exact, self.arrays = Exact(self.machine), legal.layouts > FEW and _has_numpy()
         self.plans: dict[tuple[int, int, int, int], Plan] = {}
 
     def groups(self) -> Iterator[Group]:

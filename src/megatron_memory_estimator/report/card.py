@@ -11,7 +11,7 @@ from ..legality.precision import has_recipe
 from ..planner.card import POWERS, Card, Fewest, resuming
 from ..wording import all_of
 from ..wording import sentence as capital
-from .plans import plan_settings
+from .plan_words import plan_settings
 from .quantities import document, gib, record, table
 from .verdict import DATA_PARALLEL_ALONE, command_lines, short_names
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+from ..job.layout import SHORT
+from ..job.training_job import TrainingJob
 from ..planner.found import Plan
 from ..planner.space.features import FEATURES
 from ..wording import counted
-from .document import features_text
+from .document import features_text, settings_of
 
 Word = Callable[[Plan], str]
 
@@ -143,3 +146,21 @@ def in_short(plan: Plan) -> str:
 
 def _each(plans: Sequence[Plan], words: Sequence[Word]) -> list[list[str]]:
     return [[word(plan) for plan in plans] for word in words]
+
+
+def plan_settings(job: TrainingJob, asked: TrainingJob | None) -> dict[str, Any]:
+    """The settings of a plan's job that say its layout, and all others that were not asked for."""
+    asked = asked or job
+    layout, training = job.layout, job.training
+    found: dict[str, Any] = {"num_gpus": layout.world_size, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp}
+    if job.model.num_moe_experts:
+        found |= {"ep": layout.ep, "etp": layout.etp}
+    found["micro_batch_size"] = training.micro_batch_size
+    if job.model.hybrid_layer_pattern != asked.model.hybrid_layer_pattern:
+        found["hybrid_layer_pattern"] = job.model.hybrid_layer_pattern
+    said = {"world_size", "micro_batch_size", SHORT["etp"], *(SHORT[name] for name in found if name in SHORT)}
+    for part, before in ((layout, asked.layout), (training, asked.training), (job.env, asked.env)):
+        for name, value in settings_of(part).items():
+            if name not in said and value != settings_of(before)[name]:
+                found[name] = value
+    return found

@@ -11,7 +11,6 @@ from ..device.host import GB
 from ..device.verdict import Event, Verdict
 from ..estimator import Estimate, estimate
 from ..inputs.resolve import COSTLY, recomputes_costly_core_attention
-from ..job.layout import SHORT
 from ..job.training_job import TrainingJob
 from ..planner.found import Found, Plan
 from ..planner.launch import bridge_overrides, bridge_sections, environment, megatron_lm
@@ -23,8 +22,7 @@ from ..throughput.certainty import Likely, likely, untimed
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from ..wording import all_of, counted
-from .document import settings_of
-from .plan_words import in_short, layout_text, optimizer_text
+from .plan_words import in_short, layout_text, optimizer_text, plan_settings
 from .quantities import NOTHING, Door, brief, document, gib, labelled, record, table
 from .records import Record
 from .speed import WORDS, largest_part, limit_text
@@ -288,24 +286,6 @@ def deciding_phase(found: Found) -> str:
     assert found.least is not None
     phase = Row(found.least, limit=found.limit).verdict.phase
     return "" if phase == "training" else f" to {DOES[phase].do}"
-
-
-def plan_settings(job: TrainingJob, asked: TrainingJob | None) -> dict[str, Any]:
-    """The settings of a plan's job that say its layout, and all others that were not asked for."""
-    asked = asked or job
-    layout, training = job.layout, job.training
-    found: dict[str, Any] = {"num_gpus": layout.world_size, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp}
-    if job.model.num_moe_experts:
-        found |= {"ep": layout.ep, "etp": layout.etp}
-    found["micro_batch_size"] = training.micro_batch_size
-    if job.model.hybrid_layer_pattern != asked.model.hybrid_layer_pattern:
-        found["hybrid_layer_pattern"] = job.model.hybrid_layer_pattern
-    said = {"world_size", "micro_batch_size", SHORT["etp"], *(SHORT[name] for name in found if name in SHORT)}
-    for part, before in ((layout, asked.layout), (training, asked.training), (job.env, asked.env)):
-        for name, value in settings_of(part).items():
-            if name not in said and value != settings_of(before)[name]:
-                found[name] = value
-    return found
 
 
 # -- the document ------------------------------------------------------------------------------------------------------------

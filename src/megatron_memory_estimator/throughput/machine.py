@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 from ..dataclass import dataclass
@@ -115,7 +115,8 @@ SEQUENCES = (1024, 2048, 4096, 8192, 16384)
 
 @cache
 def _rates() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((files(__package__) / "rates.json").read_text())
+    with open(os.path.join(os.path.dirname(__file__), "rates.json"), encoding="utf-8") as file:
+        found: dict[str, Any] = json.load(file)
     return found
 
 
