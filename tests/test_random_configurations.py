@@ -106,10 +106,7 @@ ROTARY = "cosines and sines of query and key are not there at once in a checkpoi
 KNOWN = {
     "random 1": "the mask of a windowed softmax is counted twice in the forward",
     "random 6": "an index_add of its own without a GPU",
-    "random 22": STAYS,
     "random 54": "dropout that is not fused makes its mask in a checkpoint's first forward",
-    "random 61": STAYS,
-    "fresh 69": STAYS,
     "fresh 187": "maps of a layer of 1.5 MiB",
     "fresh 199": "dropout makes its mask in a checkpoint's first forward",
     "fresh 222": COMPILED,
@@ -119,8 +116,6 @@ KNOWN = {
     "third 71": "a copy of all values more under recompute_modules core_attn",
     "third 80": "the check's schedule does not free the output that was sent",
     "third 112": ROTARY,
-    "third 127": STAYS,
-    "third 131": STAYS,
     "third 170": STAYS,
 }
 """Moments further away than half a percent, and why."""

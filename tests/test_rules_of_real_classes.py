@@ -293,14 +293,6 @@ def test_leaves_of_recomputed_moe_layers_are_there_in_their_backward(layers: int
     assert top.nbytes == pytest.approx(measured, rel=0.006)
 
 
-def test_what_recomputed_experts_leave_behind_is_said() -> None:
-    """Under recompute_modules moe it is counted between steps alone."""
-    job = moe_job(**selective("moe"), micro_batch_size=64)
-    (said,) = (warning for warning in job.warnings if "leave the input" in warning)
-    assert f"{2 * 4 * 64 * 1024 * 1024 * 2 / 2**30:.1f} GiB" in said
-    assert not [warning for warning in moe_job(**FULL, micro_batch_size=64).warnings if "leave the input" in warning]
-
-
 def test_the_schedule_holds_what_a_stage_received() -> None:
     """An fp32 stream is cast before it is kept, and the received tensor itself stays with the schedule: once per microbatch in flight."""
     extra: dict[str, Any] = {"pipeline_model_parallel_size": 2, "micro_batch_size": B}

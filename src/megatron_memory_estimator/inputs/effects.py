@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..job.choices import NEWEST
-from ..job.hardware import GIB
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.settings import Owner
 from ..job.training import OFFLOADED_LOADS, Training
-from ..modules.kinds import has_compressed, kinds_in, kinds_of, owners_of, recomputable
+from ..modules.kinds import has_compressed, kinds_in, owners_of, recomputable
 from ..states.optimizers import OPTIMIZERS
-from ..tape.tensor import DTYPE_BYTES
 
 _SETTINGS = tuple(field for part in (Model, Layout, Training) for field in dataclasses.fields(part))
 PARTS: dict[str, str] = {
@@ -121,24 +119,6 @@ def not_timed(model: Model, training: Training) -> Iterator[str]:
         yield (
             "deterministic_mode runs Gated DeltaNet as PyTorch's operations, a loop over the tokens of a chunk among them: its bytes are "
             "counted, and its seconds are not known, several times those that plan and advise show"
-        )
-
-
-def not_counted(model: Model, layout: Layout, training: Training) -> Iterator[str]:
-    """What recomputed experts leave behind while the next microbatch runs, where it is a tenth of a GiB or more.
-
-    docs/explanation/limits.md says why they are not counted.
-    """
-    t = training
-    if not t.recomputes("moe"):
-        return
-    routed = sum(any(kind.routed for kind in kinds_of(layer)) for layer in model.kinds)
-    tokens = t.seq_length * t.micro_batch_size // (layout.cp * (layout.tp if layout.sequence_parallel else 1))
-    nbytes = 2 * -(-routed // layout.pp) * tokens * model.hidden_size * DTYPE_BYTES[t.params_dtype]
-    if 10 * nbytes >= GIB:
-        yield (
-            "experts under recompute_modules moe leave the input of their checkpoint and its gradient behind until their next forward: "
-            f"counted between two steps, and not while microbatches run, where they may add up to {nbytes / GIB:.1f} GiB to a stage"
         )
 
 

@@ -156,6 +156,9 @@ def attention_variants(model: Model, layout: Layout, training: Training) -> Iter
     delta = any(kind.state_heads == "delta" for kind in kinds) and model.experimental_attention_variant == "gdn"
     if delta and model.activation_func != "silu":
         yield broken("delta-net-needs-silu", activation_func=model.activation_func)
+    behind = kinds_in(model.mtp_kinds) if model.mtp and not model.hybrid else ()
+    if delta and any(kind.state_heads == "delta" for kind in behind):
+        yield broken("mtp-behind-delta-net")
     if any(kind.sparse for kind in kinds):
         gathered = layout.cp == 1 or set(layout.cp_comm_type) == {"all_gather"}
         yield from broken_if(

@@ -168,13 +168,19 @@ def _joined(c: Context, q: Tensor, *, rope: bool) -> Module[tuple[Tensor, Tensor
 
 
 def rotary(c: Context, name: str, q: Tensor, k: Tensor) -> Module[tuple[Tensor, Tensor]]:
-    """Rotated query and key. Fused RoPE keeps only its (persistent) table; unfused RoPE keeps bf16 cos and sin twice."""
+    """Rotated query and key. Fused RoPE keeps only its (persistent) table; unfused RoPE keeps bf16 cos and sin of each, and has the
+    products with both and the turned halves at once (Megatron-LM `rope_utils.py`, _apply_rotary_pos_emb_bshd)."""
     rotated = (q.like(f"{name}.q rotated"), k.like(f"{name}.k rotated"))
-    kept: tuple[Tensor, ...] = ()
-    if not c.training.apply_rope_fusion:
-        rot = Dim("rotary", int(c.model.head_dim * c.model.rotary_percent))
-        kept = cos_sin(c, name, rot)
-    yield Op(f"{name}.rotary", (q, k), rotated, kept)
+    if c.training.apply_rope_fusion:
+        yield Op(f"{name}.rotary", (q, k), rotated)
+        return rotated
+    rot = Dim("rotary", int(c.model.head_dim * c.model.rotary_percent))
+    tables = cos_sin(c, name, rot)
+    for which, x, turned, kept in zip("qk", (q, k), rotated, (tables[:2], tables[2:]), strict=True):
+        parts = tuple(
+            c.new(f"{name}.{which} {part}", *x.shape[:-1], rot, dtype=x.dtype) for part in ("times cos", "turned")
+        )
+        yield Op(f"{name}.rotary_{which}", (x,), (turned,), kept, parts, parts)
     return rotated
 
 

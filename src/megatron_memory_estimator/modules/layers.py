@@ -121,9 +121,24 @@ def layer_unit(c: Context, kind: str, layer: int = 0) -> Declaration:
     if c.model.stream != "several":  # an argument of the layer's forward to its end
         module = holding(module, hidden)
     declared = Declaration(kind, hidden, module)
+    if c.training.recomputes("moe"):
+        declared.unit = with_leaves(c, declared.unit)
     if c.training.delay_wgrad_compute:
         declared.unit = with_delayed_wgrads(declared.unit)
     return declared
+
+
+EXPERTS = "mlp.checkpoint"
+"""The checkpoint around experts."""
+
+
+def with_leaves(c: Context, unit: Unit) -> Unit:
+    """A layer whose recomputed experts leave their normed input and the gradient of that behind while the rest of it runs backward: the
+    dispatcher refers to the router's graph, which ends in them (Megatron-LM `moe/token_dispatcher.py`, seen in the real classes)."""
+    at = next((at for at, item in enumerate(unit.items) if item.name == EXPERTS), 0)
+    left = tuple(c.stream(f"{EXPERTS}.{what} left behind", c.hidden) for what in ("input", "input's gradient"))
+    before = (_beside(left[:1] if item.part == "router_norm" else left, item) for item in unit.items[:at])
+    return unit._replace(items=(*before, *unit.items[at:]))
 
 
 def checkpointed(c: Context, layers: tuple[Declaration, ...]) -> Unit:
@@ -304,9 +319,10 @@ def _without_params(module: Module[T]) -> Module[T]:
 
 
 def _beside(waits: tuple[Tensor, ...], item: Item) -> Item:
-    """The op with tensors beside its backward."""
+    """The op with tensors beside its backward, and beside its recomputation."""
     if isinstance(item, Recompute):
-        return item._replace(ops=tuple(_beside(waits, one) for one in item.ops))
+        inside = tuple(_beside(waits, one) for one in item.ops)
+        return item._replace(ops=inside, beside=(*item.beside, *waits))
     return item._replace(backward=(*item.backward, *waits)) if isinstance(item, Op) else item
 
 

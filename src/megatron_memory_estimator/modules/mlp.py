@@ -110,7 +110,8 @@ def activation(
     activated = out if scale is None else out.like(f"{name}.activated")
     if m.activation_func == "relu" and not m.gated_linear_unit:
         kept = (activated,)
-    yield Op(name, (x,), (activated,), kept)
+    clamped = (out.like(f"{name}.clamped linear half"),) if clamps and offset else ()  # before the offset is added
+    yield Op(name, (x,), (activated,), kept, clamped)
     if scale is None:
         return out
     return (yield from _weighed(name, activated, scale, out))

@@ -31,7 +31,7 @@ from ..tape.work import Streamed
 from .adapters import adapted, adapter_params
 from .combine import combine
 from .context import Context
-from .dispatcher import Routed, attributes, dispatch, fused_experts, fuses
+from .dispatcher import Routed, attributes, dispatch, fused_experts, fuses, meanwhile
 from .linear import (
     duplicated_linear,
     gemm,
@@ -48,7 +48,7 @@ from .mlp import activation
 from .module import Module, T, changed, collected, holding, in_part, recomputed
 from .norm import norm_params, separate_norm
 from .router import router
-from .shared_experts import beside_experts, shared_experts_params, split_norm
+from .shared_experts import Beside, beside_experts, shared_experts_params, split_norm
 
 
 def hash_kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
@@ -110,22 +110,24 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     normed = yield from in_part("router_norm", separate_norm(c, "pre_mlp_layernorm", hidden, hook))
 
     def body() -> Module[Tensor]:
-        first, second, extra = (yield from beside_experts(c, normed, shared)) if shared else ((), (), None)
+        beside, extra = (yield from beside_experts(c, normed, shared)) if shared else (Beside(), None)
         probs = yield from in_part("router", router(c, normed, experts))
         tokens = normed
         if latent:
             down_proj = duplicated_linear(c, "mlp.fc1_latent_proj", normed, latent[0])
             tokens = yield from in_part("latent_down", down_proj)
-        routed = yield from in_part("dispatch", filled(c.filled, dispatch(c, tokens, probs, width, first)))
+        routed = yield from in_part("dispatch", filled(c.filled, dispatch(c, tokens, probs, width, beside.first)))
         done = yield from in_part("experts", filled(c.filled, routed_experts(c, routed, fc1, fc2)))
-        out, back = yield from in_part("combine", filled(c.filled, combine(c, routed, done, width, second)))
+        out, back = yield from in_part("combine", filled(c.filled, combine(c, routed, done, width, beside.second)))
+        yield from meanwhile(beside.last, back)
         if m.moe_latent_norm:
             out = yield from in_part("latent_up", split_norm(c, "mlp.routed_expert_norm", out))
         if latent:
-            out = yield from in_part("latent_up", duplicated_linear(c, "mlp.fc2_latent_proj", out, latent[1]))
+            up_proj = holding(duplicated_linear(c, "mlp.fc2_latent_proj", out, latent[1]), *back)
+            out = yield from in_part("latent_up", up_proj)
         if extra is not None:
             name = "mlp.output with shared experts"
-            total = out.view(name, out.shape) if second else c.stream(name, c.hidden)
+            total = out.view(name, out.shape) if beside.second else c.stream(name, c.hidden)
             # cut into nodes, the layer keeps the detached output of the shared experts until their backward
             kept = (extra,) if t.overlap_moe_expert_parallel_comm else ()
             yield Op(

@@ -36,7 +36,10 @@ def _choice(c: Context, experts: Dim) -> list[Tensor]:
         kept.append(c.new("mlp.router.scores", tokens, experts, dtype="fp32"))
         if divides:  # one expert's score is not divided by its sum
             kept.append(c.new("mlp.router.topk_sum", tokens, dtype="fp32"))
-    if m.moe_router_score_function == "sqrtsoftplus":  # the softplus keeps its input, the root its output
+    logits_kept = m.moe_z_loss_coeff is not None and c.probs_dtype == "fp32"  # by the z-loss
+    if (
+        m.moe_router_score_function == "sqrtsoftplus" and not logits_kept
+    ):  # the softplus keeps its input, the root its output
         kept.append(c.new("mlp.router.softplus_input", tokens, experts, dtype="fp32"))
     if m.aux_loss:
         kept.append(c.new("mlp.router.aux_loss_scores", tokens, experts, dtype="fp32"))

@@ -8,6 +8,7 @@ Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/kimi/kimi_k3_lay
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from ..tape.ops import Item, Op
 from ..tape.tensor import Dim, Param, Tensor
@@ -46,30 +47,35 @@ def shared_experts(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Modul
     return (yield from gate(c, out, score))
 
 
-def beside_experts(
-    c: Context, x: Tensor, weights: tuple[Param, Param]
-) -> Module[tuple[tuple[Item, ...], tuple[Item, ...], Tensor]]:
-    """Their output on the residual stream, and where they overlap the dispatcher their ops, held back for it: those beside the dispatch,
-    the gate's score first, and those beside the way back (`shared_experts.py`, pre_forward_comm, linear_fc1_forward_and_act;
-    linear_fc2_forward, post_forward_comm, get_output)."""
+class Beside(NamedTuple):
+    """Shared experts that overlap the dispatcher: ops beside the dispatch, the gate's score first; beside the way back; and behind it.
+
+    Source: `shared_experts.py` (pre_forward_comm, linear_fc1_forward_and_act; linear_fc2_forward, post_forward_comm; get_output).
+    """
+
+    first: tuple[Item, ...] = ()
+    second: tuple[Item, ...] = ()
+    last: tuple[Item, ...] = ()
+
+
+def beside_experts(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Module[tuple[Beside, Tensor]]:
+    """What of them waits for the dispatcher, nothing where they do not overlap it, and their output on the residual stream."""
     if not c.training.moe_shared_expert_overlap:
         whole = shared_experts(c, x, weights)
         whole = recomputed(c.training.recomputes("shared_experts"), f"{NAME}.checkpoint", whole)
-        return (), (), (yield from in_part("shared_experts", whole))
+        return Beside(), (yield from in_part("shared_experts", whole))
     first, (score, act) = yield from collected(in_part("shared_experts", _first(c, x, weights)))
-    second, out = yield from collected(in_part("shared_experts", _second(c, act, weights[1], score)))
-    return first, second, out
+    second, out = yield from collected(in_part("shared_experts", row_linear(c, f"{NAME}.linear_fc2", act, weights[1])))
+    if score is None:
+        return Beside(first, second), out
+    last, out = yield from collected(in_part("shared_experts", gate(c, out, score)))
+    return Beside(first, second, last), out
 
 
 def _first(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Module[tuple[Tensor | None, Tensor]]:
     score = (yield from gate_score(c, x)) if c.model.moe_shared_expert_gate else None
     act = yield from first_half(c, x, weights)
     return score, act
-
-
-def _second(c: Context, act: Tensor, fc2: Param, score: Tensor | None) -> Module[Tensor]:
-    out = yield from row_linear(c, f"{NAME}.linear_fc2", act, fc2)
-    return out if score is None else (yield from gate(c, out, score))
 
 
 def first_half(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Module[Tensor]:

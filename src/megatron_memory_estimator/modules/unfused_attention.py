@@ -47,7 +47,7 @@ def unfused(c: Context, name: str, q: Tensor, k: Tensor, v: Tensor, heads: Dim, 
     products = tuple(Streamed(2 * elements * x.shape[-1].size) for x in (q, v))
     result = () if c.core_kernel == "local" else (scores.like(f"{name}.scores before the product"),)
     yield Op(f"{name}.scores", (q, k), (scores,), (q, k), result, work=products[:1])
-    held: tuple[Tensor, ...] = (scores, k, *arguments)
+    held: tuple[Tensor, ...] = (scores, q, k, *arguments)
     if c.model.attn_logit_softcapping:
         scores = yield from capped(f"{name}.softcap", scores)
     keys = square

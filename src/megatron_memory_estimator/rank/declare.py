@@ -166,7 +166,8 @@ class Declarer:
         before it hands them on, so that of a tied output layer, or of MTP's lookup, waits for the embedding's.
 
         A cached dummy of the output layer waits nowhere of its own; the sum with it is a tensor of its own (PyTorch
-        `torch/csrc/autograd/input_buffer.cpp`: only a tensor that nothing else refers to is added to in place).
+        `torch/csrc/autograd/input_buffer.cpp`: only a tensor that nothing else refers to is added to in place). With MTP the output layer
+        itself is used several times, and its dummies are such a sum already.
         """
         c = self.context
         tied = c.model.share_embeddings_and_output_weights and (chunk.embedding or chunk.mtp)
@@ -177,7 +178,7 @@ class Declarer:
         ]
         if len(uses) < 2 or c.training.base_frozen:
             return runs
-        cached = tied and chunk.output and cached_wgrad(c, output_parameter(c))
+        cached = tied and chunk.output and not chunk.mtp and cached_wgrad(c, output_parameter(c))
         end = uses[-2] + 1 if cached else uses[-1]
         found = list(runs)
         for index in range(uses[0], end):

@@ -76,7 +76,7 @@ class Recompute(NamedTuple):
 
     With a `hook` the outputs are dropped too, and the ops run again just before the first backward of an op whose name
     begins with the hook. `stored` replaces the
-    kept inputs where the checkpoint keeps something else (a sharded copy).
+    kept inputs where the checkpoint keeps something else (a sharded copy). `beside` is alive while the ops run again.
     """
 
     name: str
@@ -84,6 +84,7 @@ class Recompute(NamedTuple):
     hook: str = ""
     stored: tuple[Tensor, ...] = ()
     part: Part = ""
+    beside: tuple[Tensor, ...] = ()
 
 
 Item = Op | Recompute
@@ -168,6 +169,7 @@ def mapped(item: Item, change: Callable[[Tensor], Tensor], prefix: str = "") -> 
         prefix + item.hook if item.hook else "",
         tuple(map(change, item.stored)),
         item.part,
+        tuple(map(change, item.beside)),
     )
 
 

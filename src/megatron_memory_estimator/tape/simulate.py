@@ -49,6 +49,7 @@ class Machine:
         self.outputs: dict[str, tuple[Tensor, ...]] = {}
         self.delayed: dict[str, Saver] = {}
         self.held: Counter[str] = Counter()
+        self.beside: tuple[Tensor, ...] = ()
 
     # -- memory ---------------------------------------------------------------------------------------------------
     def allocate(self, item: Tensor) -> None:
@@ -62,6 +63,7 @@ class Machine:
             self.nbytes = self.nbytes - item.nbytes
 
     def record(self, op: str, part: Part, scratch: tuple[Tensor, ...]) -> None:
+        scratch = (*scratch, *self.beside)
         extra = sum(t.nbytes for t in scratch)
         if len(self.events) == self.watch:
             self.seen = (*self.alive(op), *(Live(t, "scratch", (), op, self.phase) for t in scratch))
@@ -148,6 +150,8 @@ class Machine:
                 kept = item.stored or inputs(item)
                 for t in inputs(item):
                     self.allocate(t)
+                for t in item.stored:  # the inputs are whole again
+                    self.release(t, Saver(item.name, item.part))
                 self.rerun(item)
             self.backward(item.ops)
             for storage in grads:
@@ -163,13 +167,13 @@ class Machine:
 
     def rerun(self, region: Recompute) -> None:
         """Run a checkpoint's ops again, now saving; its outputs stay until their consumers are done."""
-        phase, self.phase = self.phase, "recompute"
+        phase, self.phase, self.beside = self.phase, "recompute", region.beside
         keep = frozenset(t.storage for t in (*self.outputs[region.name], *inputs(region)))
         self.forward(region.ops, keep, saving=True)
         if region.hook:
             for t in self.outputs[region.name]:
                 self.keep(t, Saver(region.name, region.part))
-        self.phase = phase
+        self.phase, self.beside = phase, ()
 
     def _backward_op(self, op: Op) -> None:
         saver = Saver(op.name, op.part)

@@ -27,7 +27,7 @@ class Likely(NamedTuple):
 DENSE = Likely(0.89, 1.18, "dense models")
 FIXED = Likely(0.85, 1.18, "experts with a fixed number of rows")
 FORCED = Likely(0.75, 1.09, "experts with forced balance whose rows the CPU waits for")
-ROUTED = Likely(0.55, 1.15, "experts with real routing whose rows the CPU waits for")
+ROUTED = Likely(0.55, 1.17, "experts with real routing whose rows the CPU waits for")
 DETERMINISTIC, DETERMINISTIC_MOE = (1.04, 1.15), (1.1, 1.25)
 """Steps with deterministic kernels over those without, least and most."""
 
