@@ -446,8 +446,9 @@ def test_a_model_whose_file_names_a_plug_in_has_its_layers(tmp_path: Path) -> No
 def test_bridge_s_model_takes_the_layout_and_passes_the_model_s_words_over(tmp_path: Path) -> None:
     """miles `--megatron-to-hf-mode bridge`: the model is Megatron-Bridge's of --hf-checkpoint; vpp, fusions and MTP are not copied."""
     more = "--megatron-to-hf-mode bridge --spec miles_plugins.models.x get_x --hidden-size 64 --mtp-num-layers 1 --lora-rank 8"
-    more += " --recompute-granularity full"
+    more += " --recompute-granularity full --use-precision-aware-optimizer --optimizer-cpu-offload"
     found = script(tmp_path, "qwen3-30B-A3B-6layer", more)
+    assert found.training.optimizer_cpu_offload and not any("enable-mtp-training" in said for said in found.warnings)
     assert (found.model.num_layers, found.model.hidden_size, found.model.mtp_num_layers) == (48, 2048, None)
     assert found.model.padded_vocab(2) == 151936 and not found.training.bias_activation_fusion
     assert (found.layout.tp, found.layout.ep, found.training.recompute_granularity) == (2, 8, "full")

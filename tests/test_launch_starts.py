@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from megatron_memory_estimator import TrainingJob, estimate
+from megatron_memory_estimator import ConfigError, TrainingJob, estimate
 from megatron_memory_estimator.legality.asserted_environment import contradictions
 from megatron_memory_estimator.planner.launch import environment, megatron_lm
 
@@ -170,3 +170,72 @@ def test_a_method_without_a_granularity_runs_and_does_nothing() -> None:
     assert "recompute_method has no effect without recompute_granularity=full" in job.warnings
     words = [*LAUNCH.split()[4:], "--recompute-method", "uniform"]
     assert TrainingJob.from_megatron_args(words, 1).training.recompute_granularity is None
+
+
+RUN = (
+    "pretrain_gpt.py --num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 512 --max-position-embeddings 512 "
+    "--micro-batch-size 1 --global-batch-size 16 --bf16 --vocab-size 1000 --mock-data --train-iters 1 --lr 1e-4\n"
+)
+
+
+@pytest.mark.parametrize(
+    "started",
+    ["./k.sh", "bash k.sh", "srun ./k.sh", "mpirun -np 2 ./k.sh", "timeout 5h ./k.sh", "env A=1 ./k.sh", "docker run image ./k.sh",
+     "torchrun --no-python ./k.sh", "sbatch k.sh", "sbatch job.pbs", "sbatch k", "bash k", "srun bash k.sh"],
+)  # fmt: skip
+def test_a_script_that_another_program_starts_is_followed(started: str, tmp_path: Path) -> None:
+    for name in ("k.sh", "job.pbs", "k"):
+        (tmp_path / name).write_text(f"#!/bin/bash\ntorchrun --nproc_per_node 8 {RUN}")
+    (tmp_path / "outer.sh").write_text(f"{started}\n")
+    found = TrainingJob.from_file(tmp_path / "outer.sh")
+    assert (found.model.hidden_size, found.layout.world_size) == (256, 8)
+
+
+def test_a_script_without_an_ending_says_by_its_first_line_what_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "k").write_text(f"#!/bin/bash\ntorchrun --nproc_per_node 8 {RUN}")
+    assert TrainingJob.from_file(tmp_path / "k").model.hidden_size == 256
+    assert "8 GPUs" in printed(capsys, "estimate", str(tmp_path / "k"))
+
+
+def test_a_missing_script_is_named(tmp_path: Path) -> None:
+    (tmp_path / "outer.sh").write_text("srun --nodes 2 ./missing.sh\n")
+    with pytest.raises(ConfigError, match=r"\./missing\.sh is another script"):
+        TrainingJob.from_file(tmp_path / "outer.sh")
+
+
+def test_the_command_of_a_ray_job_is_what_it_runs(tmp_path: Path) -> None:
+    """NVIDIA-NeMo/RL's ray.sub runs the variable COMMAND, and is often not beside the script that submits it."""
+    (tmp_path / "outer.sh").write_text(
+        f'COMMAND="torchrun --nproc_per_node 8 {RUN.strip()}" sbatch --nodes=1 ray.sub\n'
+    )
+    assert TrainingJob.from_file(tmp_path / "outer.sh").model.hidden_size == 256
+
+
+@pytest.mark.parametrize(
+    ("exported", "backend", "said"),
+    [
+        ("NVTE_FLASH_ATTN=0 NVTE_FUSED_ATTN=0", "", "--attention-backend auto expects otherwise"),
+        ("NVTE_FLASH_ATTN=1 NVTE_FUSED_ATTN=0", "--attention-backend fused", "--attention-backend fused expects otherwise"),
+        ("NVTE_FLASH_ATTN=0 NVTE_FUSED_ATTN=1 NVTE_UNFUSED_ATTN=0", "--attention-backend fused", ""),
+        ("NVTE_FLASH_ATTN=1", "", ""),
+    ],
+)  # fmt: skip
+def test_variables_of_attention_that_contradict_the_back_end_are_said(
+    exported: str, backend: str, said: str, tmp_path: Path
+) -> None:
+    """Megatron-Core 0.19.2 `language_module.py`, _set_attention_backend, asserts their values."""
+    (tmp_path / "k.sh").write_text(f"export {exported}\ntorchrun --nproc_per_node 8 {RUN.strip()} {backend}\n")
+    found = [one for one in TrainingJob.from_file(tmp_path / "k.sh").warnings if "NVTE_" in one]
+    assert len(found) == bool(said) and all(said in one for one in found)
+
+
+def test_before_the_argument_these_variables_choose_the_kernel(tmp_path: Path) -> None:
+    (tmp_path / "k.sh").write_text(
+        f"export NVTE_FLASH_ATTN=0 NVTE_FUSED_ATTN=0\ntorchrun --nproc_per_node 8 {RUN.strip()}\n"
+    )
+    (said,) = [
+        one for one in TrainingJob.from_file(tmp_path / "k.sh", megatron_core_version="0.8").warnings if "NVTE_" in one
+    ]
+    assert "leave unfused attention" in said

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..errors import ConfigError
-from ..inputs import SCRIPTS
+from ..inputs import is_script
 from .given import job_from_options
 from .options import everyday_options, model_argument, setting_fields, setting_option, special_options, spellings
 from .verb import LongVerb
@@ -40,7 +40,7 @@ class JobCommand(LongVerb):
             return super().parse_args(ctx, args)
         front = args[: args.index("--")] if "--" in args else args
         takes = any(param.name == "model" for param in self.params)
-        script = next((word for word in front if takes and word.lower().endswith(SCRIPTS)), "")
+        script = next((word for word in front if takes and is_script(word)), "")
         ctx.ignore_unknown_options = bool(script)  # they may be words of the script
         ctx.meta[WORDS] = words
         ctx.meta[GIVEN] = list(args)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import ConfigError
-from ..job.choices import RECOMPUTE_MODULES
+from ..job.choices import KERNELS, RECOMPUTE_MODULES
 from ..wording import any_of, shown, whole
-from .spellings import FORMATS
+from .spellings import BACKENDS, FORMATS, kernel_of
 from .transformer_config import RENAMED
 
 Meaning = Callable[[Any], dict[str, Any]]
@@ -93,7 +93,29 @@ def _dp(value: Any) -> dict[str, Any]:
     )
 
 
+def _backend(value: Any) -> dict[str, Any]:
+    kernel = kernel_of(value)
+    if not {*kernel.values()} <= {*KERNELS}:
+        raise ConfigError(f"attention_backend={shown(value)} is not one of {any_of(BACKENDS)}")
+    return kernel
+
+
+def _switch(**settings: Any) -> Word:
+    """An argument of Megatron-LM that takes no value, and the settings that it stands for."""
+    said = ", ".join(
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in settings.items()
+    )
+    return Word(lambda value: dict(settings) if value else {}, said, alone=True)
+
+
 WORDS: dict[str, Word] = {
+    "attention_backend": Word(_backend, "flash, fused, unfused, local or auto: attention_kernel"),
+    "recompute_activations": _switch(recompute_granularity="selective"),
+    "moe_layer_recompute": Word(lambda value: _recompute("moe") if value else {}, "recompute_modules=moe", alone=True),
+    "moe_enable_deepep": _switch(moe_flex_dispatcher_backend="deepep"),
+    "no_rope_fusion": _switch(apply_rope_fusion=False),
+    "no_bias_swiglu_fusion": _switch(bias_activation_fusion=False),
+    "no_bias_gelu_fusion": _switch(bias_activation_fusion=False),
     "mbs": _renames("micro_batch_size", number=True),
     "gbs": _renames("global_batch_size", number=True),
     "seq": _renames("seq_length", number=True),

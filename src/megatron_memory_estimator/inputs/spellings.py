@@ -215,6 +215,8 @@ def kernel_of(backend: object) -> dict[str, str]:
 
 def _attention(out: dict[str, Any]) -> None:
     """The attention kernel that a back end means, and older names of variants and precision."""
+    if out.get("attention_kernel") in ("fused", "auto"):  # words of a back end
+        out |= {"attention_kernel": None, **kernel_of(out["attention_kernel"])}
     backend = out.pop("attention_backend", None)
     if backend is not None:
         kernel = kernel_of(backend)

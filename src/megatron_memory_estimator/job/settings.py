@@ -38,6 +38,13 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def _meant(word: str, choices: Any) -> str:
+    apart = word.split(",")
+    if len(apart) > 1 and set(apart) <= set(choices):
+        return f" Give them apart: {' '.join(apart)}"
+    return nearest(word, choices)
+
+
 def nearest(name: str, known: Any) -> str:
     """` Did you mean "x"?` for the nearest known name, or nothing."""
     from difflib import get_close_matches
@@ -114,7 +121,7 @@ def checked(field: dataclasses.Field[Any], value: Any) -> Any:
     choices = field.metadata.get("choices") or ()
     for word in value if kind == "list" else (value,):
         if choices and word not in choices:
-            raise ConfigError(f"{name}={word!r} is not one of {', '.join(choices)}.{nearest(str(word), choices)}")
+            raise ConfigError(f"{name}={word!r} is not one of {', '.join(choices)}.{_meant(str(word), choices)}")
     return value
 
 

@@ -1,6 +1,7 @@
 """Variables of the environment that Megatron-LM asserts before it trains; none of them moves a byte.
 
-Source: Megatron-LM 0.19.2 `megatron/training/arguments.py` (validate_args).
+Source: Megatron-LM 0.19.2 `megatron/training/arguments.py` (validate_args),
+`megatron/core/models/common/language_module/language_module.py` (_set_attention_backend).
 """
 
 from __future__ import annotations
@@ -10,9 +11,17 @@ from collections.abc import Collection, Iterator, Mapping
 from ..job.hardware import Gpu
 from ..job.layout import Layout
 from ..job.training import Training
+from ..wording import all_of
 
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 OFFLOAD = "NVTE_CPU_OFFLOAD_V1"
+VARIABLES = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN")
+EXPECTED: dict[str | None, tuple[str, str, str]] = {
+    None: ("1", "1", "1"), "flash": ("1", "0", "0"), "cudnn": ("0", "1", "0"), "unfused": ("0", "0", "1"), "local": ("0", "0", "0"),
+}  # fmt: skip
+"""What Megatron-Core expects of these variables where they are set, by attention kernel; None is --attention-backend auto."""
+CHOOSES = (0, 10)
+"""Megatron-Core version from which --attention-backend chooses the kernel; before it these variables do."""
 FREE = 10
 """CUDA capability from which the order of kernels needs no single connection (Blackwell)."""
 WITHOUT_TE_LOSS = (0, 19)
@@ -47,10 +56,27 @@ def contradictions(
             yield f"the script sets no {name}, and Megatron-LM stops without {name}={value} ({why})"
         elif env.get(name, value) != value:
             yield f"{name}={env[name]}: Megatron-LM stops, it asserts {value} ({why})"
+    yield from _of_attention(t, env)
     if refuses_loss(t):
         yield "cross_entropy_fusion_impl=te: Megatron-LM 0.19 stops, it takes native alone"
     if _shards(t) and env.get(CONNECTIONS) == "1":
         yield f"{CONNECTIONS}=1: Megatron-LM stops, fully sharded data parallelism asserts another value, or none"
+
+
+def _of_attention(t: Training, env: Mapping[str, str]) -> Iterator[str]:
+    given = {name: env[name] for name in VARIABLES if name in env}
+    if t.mcore < CHOOSES:
+        if t.attention_kernel is None and all(given.get(name) == "0" for name in VARIABLES[:2]):
+            yield f"{VARIABLES[0]}=0 and {VARIABLES[1]}=0 leave unfused attention, which --attention-kernel unfused counts"
+        return
+    expected = zip(VARIABLES, EXPECTED[t.attention_kernel], strict=True)
+    wrong = [f"{name}={given[name]}" for name, value in expected if given.get(name, value) != value]
+    if wrong:
+        backend = {None: "auto", "cudnn": "fused"}.get(t.attention_kernel, t.attention_kernel)
+        yield (
+            f"{', '.join(wrong)}: Megatron-Core stops, --attention-backend {backend} expects otherwise; unset {all_of(VARIABLES)} and "
+            "choose with --attention-backend"
+        )
 
 
 def _shards(t: Training) -> bool:

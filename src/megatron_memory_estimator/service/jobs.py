@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from ..errors import ConfigError, EstimatorError, LayoutError
-from ..inputs import SCRIPTS, YAML
+from ..inputs import SCRIPTS, YAML, is_script
 from ..inputs.everyday import in_megatrons_words
 from ..inputs.hf import load, load_bundled, load_named
 from ..inputs.hf.convert import convert
@@ -125,9 +125,9 @@ def job_of(
     refuse_standard_input(model)
     path = files.path(model)
     try:
-        if path is not None and path.lower().endswith((*YAML, *SCRIPTS)):
+        if path is not None and (path.lower().endswith(YAML) or is_script(path)):
             return job_from_text(
-                read_text(path, script=path.lower().endswith(SCRIPTS)),
+                read_text(path, script=is_script(path)),
                 gpus,
                 given,
                 files.beside(path),

@@ -189,12 +189,17 @@ def _of_bridge(args: Sequence[str], name: str, warnings: list[str]) -> dict[str,
     def changed(values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in derive(values).items() if usual.get(name) != value}
 
-    idle = [
-        name
-        for name, value in given.items()
-        if name == "spec" or NOT_COPIED.search(name) or any(owners.get(one) is Model for one in changed({name: value}))
+    def of_model(name: str, value: Any) -> bool:
+        try:
+            return any(owners.get(one) is Model for one in changed({name: value}))
+        except ConfigError:  # it needs another one, and none of the architecture does
+            return False
+
+    idle = [name for name, value in given.items() if name == "spec" or NOT_COPIED.search(name) or of_model(name, value)]
+    said = [
+        *(dashed(f"no_{name}" if given[name] is False else name) for name in idle),
+        *([f"--num-layers and the other words of {name}"] if name else []),
     ]
-    said = [*map(dashed, idle), *([f"--num-layers and the other words of {name}"] if name else [])]
     if said:
         warnings.append(
             f"--megatron-to-hf-mode bridge builds the model of --hf-checkpoint; without effect: {', '.join(said)}"
@@ -299,7 +304,8 @@ def _loss(found: Found, questions: list[Question], warnings: list[str]) -> dict[
         )
     if kind not in ("policy_loss", "sft_loss"):
         warnings.append(f"--loss-type {shown(kind)} is taken as the policy loss without entropy")
-    if "mtp_num_layers" in found and not on(found, "enable_mtp_training"):
+    bridge = text(found, "megatron_to_hf_mode") == "bridge"  # which says of the argument that it has no effect
+    if "mtp_num_layers" in found and not bridge and not on(found, "enable_mtp_training"):
         warnings.append(
             "--mtp-num-layers without --enable-mtp-training: its layers are counted as if they were trained, at most"
         )

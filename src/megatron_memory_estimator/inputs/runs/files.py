@@ -18,7 +18,7 @@ from ...job.model import Model
 from ...job.settings import nearest
 from ...job.training_job import TrainingJob, alike
 from ...wording import plain, shown
-from .. import SCRIPTS, YAML
+from .. import SCRIPTS, YAML, is_script
 from ..bridge_config import job_from_bridge
 from ..everyday import in_megatrons_words
 from ..hf.convert import convert
@@ -163,7 +163,7 @@ def job_from_file(
 
     Raises ConfigError for a file that is none of ours, by the name of the program that it belongs to where that is known.
     """
-    if not path.lower().endswith((*YAML, *SCRIPTS)):
+    if not path.lower().endswith(YAML) and not is_script(path):
         raise ConfigError(
             f"{path!r} is neither a YAML file ({', '.join(YAML)}) nor a launch script ({', '.join(SCRIPTS)})"
         )
@@ -175,7 +175,7 @@ def job_from_file(
 def _of_file(path: str, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str]) -> TrainingJob:
     from ..strict_yaml import LARGEST_YAML
 
-    if path.lower().endswith(SCRIPTS):
+    if is_script(path):
         return _of_script(read_text(path, script=True), path, num_gpus, settings, more)
     text = read_text(path, LARGEST_YAML)
     if (wrapper := _wrapper(text, path, settings)) is not None:

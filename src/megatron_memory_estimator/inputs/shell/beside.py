@@ -6,10 +6,11 @@ import os
 from dataclasses import dataclass
 
 from ...errors import ConfigError
+from .. import SCRIPTS
 from ..text_files import GivenFiles, is_within, read_text
 
 LARGEST = 2**20
-NAMES = (".sh", ".bash", ".env", ".rc", ".conf", ".cfg", ".inc", ".config", ".slurm", ".sbatch")
+NAMES = (*SCRIPTS, ".env", ".rc", ".conf", ".cfg", ".inc", ".config")
 """Endings of files that scripts source; whether one of them is there can be known."""
 
 PARENTS = 6

@@ -17,6 +17,7 @@ from itertools import pairwise
 
 from ...errors import ConfigError
 from ...wording import plain
+from .. import SCRIPTS
 from ..environment import VARIABLES
 from ..questions import LOST
 from . import gpus
@@ -51,6 +52,12 @@ REMOTE = frozenset([
     "salloc", "sbatch", "screen", "script", "singularity", "srun", "ssh", "su", "sudo", "timeout", "tmux", "xargs",
 ])  # fmt: skip
 """Programs that may run a text as a command."""
+STARTING = (REMOTE - {"sbatch"}) | {"env", "torchrun"}
+"""Programs that start a script by its name, without a shell."""
+NAMED = rf"[^\s-]\S*(?:{'|'.join(map(re.escape, SCRIPTS))})"
+"""A word that names a script."""
+RAY = "ray.sub"
+"""NeMo-RL's Slurm job, which runs the variable COMMAND on the nodes that it gets (`NVIDIA-NeMo/RL`, ray.sub)."""
 QUIET = frozenset([
     "autopep8", "awk", "basename", "bc", "black", "cat", "chmod", "chown", "cp", "curl", "cut", "date", "df", "diff", "dirname",
     "dos2unix", "du", "egrep", "expr", "find", "flake8", "git", "grep", "head", "hostname", "isort", "killall", "less", "ln", "logger",
@@ -142,18 +149,23 @@ def _given_text(shell: Shell, words: list[Value], env: dict[str, Value]) -> bool
 
 def _given_file(shell: Shell, words: list[Value], env: dict[str, Value]) -> bool:
     """Reads a script that this one wrote or that stands beside it, or says that another one is not followed."""
-    after_shell = False
+    after_shell, submits, starts = False, base(words[0]) == "sbatch", base(words[0]) in STARTING
     for index, word in enumerate(words):
-        is_option = head(word).startswith("-")
-        if (index == 0 or after_shell or base(words[0]) == "sbatch") and not is_option:
-            is_file = re.search(r"/|\.(?:sh|bash|sbatch|slurm)$", bare(word)) is not None
+        is_option, is_named = head(word).startswith("-"), re.fullmatch(NAMED, bare(word)) is not None
+        read = after_shell or (submits and index)  # a shell reads what it is given, whatever its ending
+        if (index == 0 or read or (starts and is_named)) and not is_option:
+            is_file = bool(read) or is_named or "/" in bare(word)
             text, place = text_of_file(shell, word, opens=is_file)
             if text is not None:
                 launcher = words[:index] or [word]
                 given = environment(shell, words[:index], env)
                 child(shell, text, given, launcher, words[index:], header=True, place=place)
                 return True
-            if re.fullmatch(r"[^\s-]\S*\.(?:sh|bash|sbatch|slurm)", bare(word)):
+            given = environment(shell, words[:index], env)
+            if submits and os.path.basename(bare(word)) == RAY and mentions(bare(given.get("COMMAND", ""))):
+                child(shell, given["COMMAND"], given, words[:index], words[index:], header=True)
+                return True
+            if is_named:
                 shell.note(f"{plain(bare(word), 80)} is another script, which {LOST}")
                 return True
         after_shell = base(word) in SHELLS or (after_shell and is_option)
