@@ -30,7 +30,7 @@ from ..tape.tensor import Dim, Param, Tensor, uneven
 from ..wording import all_of
 from .adapters import MARK, adapter_params, whole_adapter_params
 from .context import Context
-from .embedding import embedding, embedding_params, lookup
+from .embedding import TABLE, embedding, embedding_params, lookup
 from .gemma4 import per_layer_inputs
 from .head import final_layernorm, loss, output_weight
 from .hf_tower import images as images_of_hf
@@ -242,9 +242,7 @@ def mtp_unit(c: Context, *, owns_embedding: bool, kinds: tuple[str, ...] | None 
         if owns_embedding:
             table = yield from embedding_params(c, alone=False)
         else:
-            table = Param(
-                "embedding.word_embeddings.weight", (c.dim("vocab", c.model.padded_vocab(c.layout.tp), "tp"), c.hidden)
-            )
+            table = Param(TABLE, (c.dim("vocab", c.model.padded_vocab(c.layout.tp), "tp"), c.hidden))
         # the table's gradient of a later depth waits for that of this one; with a tied output layer that one waits anyway
         looked_up = (c.new("embedding table's gradient that waits", *table.shape),)
         parts = [(yield from in_part("final_norm", _final_norm(c, hidden)))] if mhc else [hidden]
@@ -311,7 +309,7 @@ def _wgrads(item: Item) -> Iterator[Tensor]:
         if t.name.endswith(".wgrad") and not t.name.startswith(
             "embedding."
         ):  # whose lookups wait whether it is one layer or not
-            yield t._replace(name=f"{t.name} that waits", storage=f"{t.name} that waits")
+            yield t.like(f"{t.name} that waits")
 
 
 def _without_params(module: Module[T]) -> Module[T]:
@@ -342,9 +340,7 @@ def output_unit(c: Context, *, owns_weight: bool, shared: bool) -> Declaration:
         yield Op("output.split", (hidden,), parts)
         losses = []
         # in the backward the main loss comes first: its weight gradient waits for those of the depths, which are added to it
-        waits = tuple(
-            t._replace(name=f"{t.name} that waits", storage=f"{t.name} that waits") for t in weight_grad(c, weight)
-        )
+        waits = tuple(t.like(f"{t.name} that waits") for t in weight_grad(c, weight))
         # cached dummies are referred to elsewhere: their sum, from the second use on, is a tensor of its own
         summed = (c.new(f"{weight.name}'s dummies, summed", *weight.shape),) if cached_wgrad(c, weight) else waits
         if cached_wgrad(c, weight):  # added up before the gradients of the hidden states are joined

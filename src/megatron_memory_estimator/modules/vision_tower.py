@@ -173,7 +173,7 @@ def _embedded(v: Context, table: Tensor, vit: Vit) -> Module[None]:
     yield Op("pos_embed.add", (x, scaled), (v.residual(_output(-1)), table), forward=sums, passes=(x,))
 
 
-def _patches(v: Context, vit: Vit) -> Dim:
+def _image_patches(v: Context, vit: Vit) -> Dim:
     """Patches among the rows, without class tokens."""
     assert vit.radio is not None
     rows, radio = v.training.seq_length, vit.radio
@@ -188,7 +188,7 @@ def _tiled(v: Context, vit: Vit) -> Module[None]:
     """
     radio = vit.radio
     assert radio is not None
-    patches = _patches(v, vit)
+    patches = _image_patches(v, vit)
     features = Dim("channels*height*width", vit.patch)
     pixels, x = v.new("patches", patches, v.batch, features), v.new("embedder.output", patches, v.batch, v.hidden)
     work = (Gemm(patches.size * v.batch.size, vit.hidden // v.layout.tp, vit.patch, counted=False),)
@@ -211,7 +211,10 @@ def _shuffled(v: Context, rows: Tensor, vit: Vit) -> Module[None]:
     assert radio is not None
     model = dataclasses.replace(v.model, normalization="RMSNorm", activation_func="squared_relu")
     p, name = dataclasses.replace(v, model=model), "vision_projection"
-    tokens, width = Dim("image_tokens", _patches(v, vit).size // vit.merge), Dim("merged width", vit.hidden * vit.merge)
+    tokens, width = (
+        Dim("image_tokens", _image_patches(v, vit).size // vit.merge),
+        Dim("merged width", vit.hidden * vit.merge),
+    )
     x = v.new(f"{name}.rows", tokens, v.batch, width)
     yield Op(f"{name}.pixel_shuffle", (rows,), (x,))
     x = yield from norm(p, f"{name}.linear_fc1.layer_norm", x)
