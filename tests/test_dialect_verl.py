@@ -160,6 +160,8 @@ def test_lora_of_megatron_bridge() -> None:
         ("linear_q", "linear_proj"),
     )
     assert ppo(f"{lora}.rank=0").training.peft == "none"
+    others = ppo("actor_rollout_ref.model.lora_rank=32")  # FSDP's word
+    assert others.training.peft == "none" and any("lora.rank gives adapters" in said for said in others.warnings)
     for words in (
         f"{lora}.type=vlm_lora",
         f"{lora}.exclude_modules=[linear_fc1]",

@@ -194,6 +194,12 @@ def read(run: Run) -> Reading:
     settings |= batch_of(tree, at.engine, run.wanted_gpus or gpus, (notes, warnings, questions), sft=sft)
     tuned, more = _tuned(tree, at)
     refused += more + not_modelled(tree, at)
+    if (
+        "peft" not in tuned and tree.number(f"{at.model}.lora_rank") > 0
+    ):  # `workers/engine/`: FSDP's and VeOmni's read it
+        warnings.append(
+            f"{at.model}.lora_rank is no word of the Megatron engine, which trains all: {at.model}.lora.rank gives adapters"
+        )
     if not sft:
         around, said, wrong = phases(tree, run, tokens=tokens_of(settings), lora=bool(tuned))
         settings |= around
