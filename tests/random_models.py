@@ -142,6 +142,8 @@ def config(choice: Choice, layers: int) -> Settings:
             moe_aux_loss_coeff=choice.of(0.0, 1e-2), moe_router_enable_expert_bias=choice.of(False, True),
             moe_router_score_function=choice.of("softmax", "sigmoid"),
         )  # fmt: skip
+        if found["activation_func"] == "gelu":  # which experts have no fused form of
+            found["bias_activation_fusion"] = False
     else:
         found["add_bias_linear"] = choice.rarely(6)
     if "num_moe_experts" not in found and "multi_latent_attention" not in found and choice.rarely(2):

@@ -245,6 +245,8 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
         settings["experimental_attention_variant"] = "gated_delta_net"
     unspoken = {"world_size", *_unspoken(job), *(LOSS_FUSION if refuses_loss(t) else ())}
     spoken = {name: value for name, value in settings.items() if name not in unspoken and concerns(model, name)}
+    if t.recomputes("moe_act"):  # which Megatron-Core takes beside it alone, without experts too
+        spoken["moe_grouped_gemm"] = t.moe_grouped_gemm
     return said(Job(model, job.layout, t), spoken)
 
 

@@ -310,7 +310,7 @@ class _Search:
                 pipelines[kinds] = Pipelines(job, self.legal.shapes, counts, arrays=self.arrays)
             for structure, style in one.styles:
                 for grid, cells in self._parts(structure, style):
-                    key = (grid.points, grid.micro, style.style, precision, features)
+                    key = (self.arrays, grid.points, grid.micro, style.style, precision, features)
                     known = self.known.setdefault(key, Grids())
                     bounds = Bounds(job, self.machine, pipelines[kinds], grid, style.style, cells, known)
                     yield Group(number, one.variant, grid, style, cells, bounds)
