@@ -224,7 +224,7 @@ def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim, beside: tuple[Item, 
             calls=HYBRIDEP, waits=c.training.counts_expert_rows,
         )  # fmt: skip
         yield from meanwhile(beside, ())
-        return Routed(tokens, row_probs, rows, (tokens, x))
+        return Routed(tokens, row_probs, rows, ())
     received = c.new("mlp.dispatch.received", received_tokens(c), width)
     topk = Dim("moe_router_topk", m.moe_router_topk)
     indices = c.new("mlp.dispatch.received_indices", received.shape[0], topk, dtype="int64")
@@ -243,7 +243,7 @@ def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim, beside: tuple[Item, 
             c.new("mlp.permute.token_indices", c.local_experts, received.shape[0], dtype="int64"),
         )
     yield Op("mlp.permute", (received, received_probs), (tokens, row_probs), kept)
-    return Routed(tokens, row_probs, rows, (received, x))
+    return Routed(tokens, row_probs, rows, (received,))
 
 
 FUSED = ("mxfp8", "nvfp4")

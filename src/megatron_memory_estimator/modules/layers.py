@@ -343,8 +343,6 @@ def output_unit(c: Context, *, owns_weight: bool, shared: bool) -> Declaration:
         waits = tuple(t.like(f"{t.name} that waits") for t in weight_grad(c, weight))
         # cached dummies are referred to elsewhere: their sum, from the second use on, is a tensor of its own
         summed = (c.new(f"{weight.name}'s dummies, summed", *weight.shape),) if cached_wgrad(c, weight) else waits
-        if cached_wgrad(c, weight):  # added up before the gradients of the hidden states are joined
-            yield Op("output.add_dummies", backward=summed, calls=0)
         for i in range(1, 1 + depths):
             depth = loss(c, f"mtp.{i - 1}.output", parts[i], weight)
             losses.append((yield from changed(depth, partial(_beside, waits if i == depths else summed))))
