@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import ConfigError
-from ..job.choices import KERNELS, RECOMPUTE_MODULES
+from ..job.choices import RECOMPUTE_MODULES
 from ..wording import any_of, shown, whole
-from .spellings import BACKENDS, FORMATS, kernel_of
+from .spellings import FORMATS, known_kernel
 from .transformer_config import RENAMED
 
 Meaning = Callable[[Any], dict[str, Any]]
@@ -93,13 +93,6 @@ def _dp(value: Any) -> dict[str, Any]:
     )
 
 
-def _backend(value: Any) -> dict[str, Any]:
-    kernel = kernel_of(value)
-    if not {*kernel.values()} <= {*KERNELS}:
-        raise ConfigError(f"attention_backend={shown(value)} is not one of {any_of(BACKENDS)}")
-    return kernel
-
-
 def _switch(**settings: Any) -> Word:
     """An argument of Megatron-LM that takes no value, and the settings that it stands for."""
     said = ", ".join(
@@ -109,7 +102,7 @@ def _switch(**settings: Any) -> Word:
 
 
 WORDS: dict[str, Word] = {
-    "attention_backend": Word(_backend, "flash, fused, unfused, local or auto: attention_kernel"),
+    "attention_backend": Word(known_kernel, "flash, fused, unfused, local or auto: attention_kernel"),
     "recompute_activations": _switch(recompute_granularity="selective"),
     "moe_layer_recompute": Word(lambda value: _recompute("moe") if value else {}, "recompute_modules=moe", alone=True),
     "moe_enable_deepep": _switch(moe_flex_dispatcher_backend="deepep"),

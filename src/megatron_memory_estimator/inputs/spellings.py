@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import ConfigError
-from ..wording import shown, whole
+from ..job.choices import KERNELS
+from ..wording import any_of, shown, whole
 
 FORMATS = {"delayed": "hybrid", "tensorwise": "hybrid", "blockwise": "e4m3", "mxfp8": "e4m3"}
 """The fp8 format of a recipe (NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/training/mixed_precision.py`)."""
@@ -213,16 +214,21 @@ def kernel_of(backend: object) -> dict[str, str]:
     return {} if word in ("auto", "None") else {"attention_kernel": "cudnn" if word == "fused" else word}
 
 
+def known_kernel(backend: object) -> dict[str, str]:
+    """`kernel_of`, for a back end that Megatron knows; raises ConfigError for another."""
+    kernel = kernel_of(backend)
+    if not {*kernel.values()} <= {*KERNELS}:
+        raise ConfigError(f"attention_backend={shown(backend)} is not one of {any_of(BACKENDS)}")
+    return kernel
+
+
 def _attention(out: dict[str, Any]) -> None:
     """The attention kernel that a back end means, and older names of variants and precision."""
     if out.get("attention_kernel") in ("fused", "auto"):  # words of a back end
         out |= {"attention_kernel": None, **kernel_of(out["attention_kernel"])}
     backend = out.pop("attention_backend", None)
     if backend is not None:
-        kernel = kernel_of(backend)
-        if not {*kernel.values()} <= {"flash", "cudnn", "unfused", "local"}:
-            raise ConfigError(f"attention_backend={backend!r} is not one of {', '.join(BACKENDS)}")
-        for name, value in kernel.items():
+        for name, value in known_kernel(backend).items():
             out.setdefault(name, value)
     if out.get("experimental_attention_variant") == "gated_delta_net":
         out["experimental_attention_variant"] = "gdn"
