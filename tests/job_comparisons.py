@@ -14,6 +14,7 @@ from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.inputs.resolve import recomputes_costly_core_attention
 from megatron_memory_estimator.job.choices import WORST_ROUTING
 from megatron_memory_estimator.job.variants import bare
+from megatron_memory_estimator.modules.kinds import kinds_in
 from megatron_memory_estimator.planner.launch import megatron_lm
 from megatron_memory_estimator.rank.build import context_of
 from megatron_memory_estimator.throughput import throughput
@@ -88,9 +89,11 @@ def more_recomputation_keeps_no_more(case: Case) -> None:
     if t.recompute_granularity == "full" or recomputes_costly_core_attention(case.job):
         return
     modules = t.recomputed_modules
+    model = case.job.model
     wider_inputs = {
+        "mlp": t.low_precision and (model.ffn_hidden_size or 0) // case.job.layout.tp < model.hidden_size,
         "moe_act": t.activation_func_fp8_input_store,
-        "layernorm": case.job.model.fp32_residual_connection and t.peft != "none",
+        "layernorm": model.fp32_residual_connection and t.peft != "none",
     }
     more: list[dict[str, Any]] = [
         {"recompute_granularity": "selective", "recompute_modules": (*modules, name)}
@@ -115,8 +118,9 @@ def kept_bytes_scale(case: Case) -> None:
     job = case.job
     same = [wider(job, "dp")]
     t, layout = job.training, job.layout
-    of_all = ("dsa", "csa", "hca", "mamba")  # keys or groups of the whole sequence
-    whole = any(kind.startswith(of_all) for kind in (*job.model.kinds, *job.model.mtp_kinds))
+    keys = any(kind.startswith(("dsa", "csa", "hca")) for kind in job.model.every_kind)  # of the whole sequence
+    groups = any(kind.state_heads == "mamba" for kind in kinds_in(job.model.every_kind))  # each rank has one at least
+    whole = keys or groups
     if layout.cp > 1 and not whole and set(layout.cp_comm_type) == {"p2p"} and not t.moe_expert_capacity_factor:
         same.append(
             changed(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from collections.abc import Iterator
+from itertools import accumulate, count
 from math import gcd
 from random import Random
 from typing import Any, NamedTuple
-
-from hypothesis import strategies as st
 
 from megatron_memory_estimator import TrainingJob
 from megatron_memory_estimator.job.model import Model
@@ -39,9 +38,14 @@ class RandomJob(NamedTuple):
         return f"RandomJob({self.name!r}, {self.num_gpus}, {self.settings!r})"
 
 
-def random_jobs() -> st.SearchStrategy[RandomJob]:
-    """Jobs far from one another: each from a random generator of its own, not from changes of one before it."""
-    return st.randoms(use_true_random=True).map(random_job)
+def random_jobs(first: int) -> Iterator[RandomJob]:
+    """Jobs without end, each from a seed of its own and no two alike: the same in every run of the tests."""
+    seen: set[str] = set()
+    for number in count(first):
+        drawn = random_job(Random(number))
+        if repr(drawn) not in seen:
+            seen.add(repr(drawn))
+            yield drawn
 
 
 def random_job(random: Random) -> RandomJob:

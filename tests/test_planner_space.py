@@ -21,8 +21,10 @@ from megatron_memory_estimator.planner.space.defaults import completed
 from megatron_memory_estimator.planner.space.legal import reasons
 from megatron_memory_estimator.planner.space.modelled import recompute_sets
 from megatron_memory_estimator.planner.space.points import Point, Shape, at_point
+from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.schedule import Schedule, pipeline_seconds
 
+from .bounds_of_jobs import bound_of
 from .test_planner import EVERY_ARCHITECTURE
 
 SPACE = Space(
@@ -159,6 +161,19 @@ def test_a_search_finds_pipelines_of_shared_indexers_and_layouts_of_instances() 
     plans = search(job, few, best=3).plans
     assert plans and all(plan.job.layout.num_distributed_optimizer_instances == 2 for plan in plans)
     assert all(plan.needed == estimate(plan.job).needed for plan in plans)
+
+
+@pytest.mark.parametrize("arrays", [True, False])
+def test_instances_share_the_ranks_of_data_and_context_parallelism(arrays: bool) -> None:
+    """One data-parallel rank of four context-parallel ranks has two instances: a bound is of these GPUs, not of twice as many."""
+    degrees = {"tensor_model_parallel_size": 8, "context_parallel_size": 4, "sequence_parallel": True}
+    settings: dict[str, Any] = {"num_distributed_optimizer_instances": 2, "use_distributed_optimizer": True, **degrees}
+    found = estimate(
+        TrainingJob.from_hf("meta-llama/Llama-3.2-3B", 32, gpu="H100", overlap_grad_reduce=True, **settings)
+    )
+    bound, step = bound_of(found.job, arrays=arrays), throughput(found).step
+    assert 0.99 * step < bound.step <= step
+    assert bound.peak <= found.peak_stage.peak_allocated_bytes
 
 
 def test_a_hybrid_gets_chunks_by_borders_in_its_pattern() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from math import gcd
+from math import gcd, lcm
 from typing import Any, NamedTuple
 
 from ...dataclass import dataclass
@@ -127,9 +127,10 @@ class Grid:
 
             degrees = [np.array(column).reshape(-1, 1) for column in zip(*self.points, strict=True)]
         tp, cp, ep, etp = degrees
+        instances = base.num_distributed_optimizer_instances  # over the ranks of data and context parallelism together
         return dataclasses.replace(
             base,
-            world_size=largest(gpus, largest(tp * cp, ep * etp) * pp * base.num_distributed_optimizer_instances),
+            world_size=largest(gpus, largest(tp * largest(cp, instances), ep * etp * instances) * pp),
             tensor_model_parallel_size=tp,
             context_parallel_size=cp,
             expert_model_parallel_size=ep,
@@ -161,9 +162,10 @@ class Cells:
 def at_point(base: Layout, point: Point, style: Style, *, moe: bool) -> Layout:
     """A layout with the degrees of a point, on as few GPUs as they need, for every instance of the distributed optimizer."""
     tp, cp, ep, etp = point
+    instances = base.num_distributed_optimizer_instances
     return dataclasses.replace(
         base,
-        world_size=fewest_gpus(tp * cp, ep * etp, base.pp) * base.num_distributed_optimizer_instances,
+        world_size=fewest_gpus(tp * lcm(cp, instances), ep * etp * instances, base.pp),
         tensor_model_parallel_size=tp,
         context_parallel_size=cp,
         expert_model_parallel_size=ep,
