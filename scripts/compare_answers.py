@@ -123,9 +123,8 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (list, tuple)):
         for at, inner in enumerate(value):
             yield from _numbers(inner, f"{path}.{at}")
-    elif value is not None and (
-        not isinstance(value, str) or path.rsplit(".", 1)[-1] in WORDS
-    ):  # a new setting is None
+    elif value is not None and (not isinstance(value, str) or path.rsplit(".", 1)[-1] in WORDS):
+        # a new setting is None
         yield path, value
 
 

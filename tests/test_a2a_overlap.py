@@ -103,10 +103,11 @@ def test_delayed_weight_gradients_hold_inputs_and_output_gradients() -> None:
     rows, hidden, width = 1024 * 2, 1024, 512
     fc1, fc2 = 2 * rows * (hidden + 2 * width), 2 * rows * (width + hidden)  # input and output gradient
     assert late["mlp.experts.linear_fc1"] - early["mlp.experts.linear_fc1"] == fc2
+    # sort makes a gradient
     assert (
         late["mlp.backward_dw"] - early["mlp.dispatch.sort"]
         == fc1 + fc2 - 2 * rows * hidden - 2 * rows  # gradients that sort makes
-    )  # sort makes a gradient
+    )
     assert late["mlp.dispatch.sort"] == early["mlp.dispatch.sort"]
     assert late["attn.backward_dw"] > early["input_layernorm"] == late["input_layernorm"]
     assert on.saved_bytes == off.saved_bytes

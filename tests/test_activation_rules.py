@@ -92,9 +92,8 @@ def test_more_ranks_than_groups_work_on_one_group_each() -> None:
 
 E, K, FE = 8, 2, 512
 ROWS = T * K
-MOE_PART = (
-    2 * H + 4 * T + 12 * T * K + 8 * T * K + 8 * T * E + 2 * ROWS * HID + 2 * ROWS * 3 * FE + 2 * ROWS
-)  # residual, norm, router, unfused permutation, expert fc1 input, fc1 output and fc2 input, probabilities
+# residual, norm, router, unfused permutation, expert fc1 input, fc1 output and fc2 input, probabilities
+MOE_PART = 2 * H + 4 * T + 12 * T * K + 8 * T * K + 8 * T * E + 2 * ROWS * HID + 2 * ROWS * 3 * FE + 2 * ROWS
 MOE_LAYER = DENSE_LAYER - (2 * H + 4 * T + 2 * T * 3 * F) + MOE_PART
 SHARED = {"moe_shared_expert_intermediate_size": 1024}
 SHARED_BYTES = 2 * T * 3 * 1024

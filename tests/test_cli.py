@@ -214,6 +214,5 @@ def test_several_layers_under_one_checkpoint_are_named_by_their_numbers(capsys: 
     ]
     main(["explain", *words, "--recompute-method", "uniform", "--recompute-num-layers", "5", "--stage", "0"])
     first = capsys.readouterr().out.splitlines()[0]
-    assert (
-        "backward of mlp.activation of layer 24" in first and "layers.0-24." in first
-    )  # the last of the groups of five: 20 to 24
+    # the last of the groups of five: 20 to 24
+    assert "backward of mlp.activation of layer 24" in first and "layers.0-24." in first

@@ -56,9 +56,8 @@ def test_the_last_experts_backward() -> None:
     }
     assert found["mlp.experts.gradient of all outputs"] == INPUT
     kept = sum(nbytes for name, nbytes in found.items() if "linear_fc1.output" in name or "activation.output" in name)
-    assert (
-        kept - sum(gradients.values()) + 2 * ROWS == WIDE + ACT * (EXPERTS - 1) // EXPERTS
-    )  # its own activation is done with
+    # its own activation is done with
+    assert kept - sum(gradients.values()) + 2 * ROWS == WIDE + ACT * (EXPERTS - 1) // EXPERTS
 
 
 def test_the_first_experts_backward() -> None:

@@ -117,9 +117,8 @@ def test_the_second_version_rests_at_sixteen_bytes_and_has_four_whole_buffers() 
     and 4 bytes each of main weights; above that a step has the weight in use, the next one, a whole gradient and what goes into the
     reduce-scatter, less than 5 W."""
     found = stage(**SECOND)
-    resting = sum(
-        s.nbytes for s in found.rank.states if s.since != "step"
-    )  # the step itself has a fp32 copy of the gradients too
+    # the step itself has a fp32 copy of the gradients too
+    resting = sum(s.nbytes for s in found.rank.states if s.since != "step")
     assert resting == pytest.approx((2 + 2 + 4 + 8) * TOTAL / GPUS, rel=1e-6)
     forward, backward = beside(found)
     weight = 2 * LAYER

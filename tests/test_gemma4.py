@@ -32,9 +32,8 @@ def test_layers_keep_what_the_record_says() -> None:
     found = layers()
     local, whole = found["gqa+gemma4_moe"], found["gqa+gemma4_moe@full"]
     assert (local, whole) == (1_677_926_402, 1_744_838_658)
-    tokens = S * (
-        HEADS * (512 - 256) * 2 * 3 + (2 * 512 - 8 * 256) * (2 + 2 + 2 + 4)
-    )  # query, output; key, value, its fp32 copy
+    # query, output; key, value, its fp32 copy
+    tokens = S * (HEADS * (512 - 256) * 2 * 3 + (2 * 512 - 8 * 256) * (2 + 2 + 2 + 4))
     rest = S * 4 * (2 - 8) * 2 + 4 * 2 * S * (512 - 256)  # statistics of key and value, cos and sin
     assert whole - local == tokens + rest
 

@@ -281,10 +281,11 @@ def test_a_kind_is_timed_through_its_ops(kind: str) -> None:
     products = sum(
         one.n * one.k * (one.experts or 1) for op in ops for one in op.work if isinstance(one, Gemm) and one.counted
     )
+    # a parameter of no module, linears of PyTorch
     alone = (
         "self_attention.linear_o_group_proj",
         "self_attention.linear_attn.",
-    )  # a parameter of no module, linears of PyTorch
+    )
     assert products == sum(
         p.numel for p in declared.params if (p.gemm or p.name.startswith(alone)) and len(p.shape) == 2
     )

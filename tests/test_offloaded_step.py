@@ -23,9 +23,8 @@ def test_the_step_moves_gradients_and_parameters_and_touches_28_bytes_of_each(
     on_the_host = owned * (8 / (0.84 * link) + 28 / core)
     own = throughput(estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu=gpu, global_batch_size=64)))
     there = throughput(found)
-    assert there.parts["optimizer"] == pytest.approx(
-        on_the_host, rel=0.2
-    )  # and what still passes through the GPU's memory
+    # and what still passes through the GPU's memory
+    assert there.parts["optimizer"] == pytest.approx(on_the_host, rel=0.2)
     assert there.parts["optimizer"] > on_the_host
     assert {name: value for name, value in there.parts.items() if name != "optimizer"} == pytest.approx(
         {name: value for name, value in own.parts.items() if name != "optimizer"}

@@ -300,9 +300,8 @@ def test_calibration(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
 def test_an_interrupt_prints_the_best_so_far() -> None:
     tool = str(Path(sys.executable).with_name("megatron-memory"))
     words = ["plan", "deepseek-ai/DeepSeek-V3", "--num-gpus", "256", "--gpu", "B200", "--complete", "-v"]
-    before = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # a job in the background inherits that it is ignored
+    # a job in the background inherits that it is ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         process = subprocess.Popen([tool, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     finally:

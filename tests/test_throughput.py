@@ -340,9 +340,8 @@ def test_collectives_are_as_fast_as_measured(gpu: str, op: str, ranks: int, size
 def test_a_collective_of_one_rank_takes_no_time_and_one_across_hosts_more() -> None:
     m = machine(find_gpu("H100"))
     assert collective(m, "all_gather", 256e6, 1, 1) == 0
-    inside, across = (
-        collective(m, "all_gather", 256e6, 4, stride) for stride in (1, 8)
-    )  # one GPU of each of four hosts
+    # one GPU of each of four hosts
+    inside, across = (collective(m, "all_gather", 256e6, 4, stride) for stride in (1, 8))
     assert across > 5 * inside
 
 

@@ -275,9 +275,8 @@ def test_a_frozen_language_model_keeps_what_leads_back_to_its_tower() -> None:
     assert frozen[1].breakdown_bytes["gradients"] == frozen[1].breakdown_bytes["optimizer"] == 0
     assert frozen[1].breakdown_bytes["weights"] == trained[1].breakdown_bytes["weights"]
     assert frozen[0].breakdown_bytes["gradients"] == pytest.approx(4 * 290_523_064, rel=1e-3)
-    linears = (
-        (4096 + 4096 // 2 + 4096 + 12288 // 2) * 2 * 4096
-    )  # qkv, proj, fc1, fc2: a token's bytes of a rank, times tokens
+    # qkv, proj, fc1, fc2: a token's bytes of a rank, times tokens
+    linears = (4096 + 4096 // 2 + 4096 + 12288 // 2) * 2 * 4096
     layer, less = (stages[1].rank.plans[0].runs[0].trace.saved_bytes for stages in (trained, frozen))
     assert 0 < layer - less <= linears
     alone: dict[str, Any] = dict.fromkeys(
@@ -419,9 +418,8 @@ def test_what_a_tower_keeps_grows_with_images_and_microbatches_in_flight() -> No
         return stages[0].breakdown_bytes["activations"]
 
     none, some, more = (activations(image_tokens=tokens) for tokens in (0, 1024, 2048))
-    assert some - none == pytest.approx(
-        2 * 2_711_248_896, rel=0.02
-    )  # two microbatches in flight on the first of two stages, and pixels
+    # two microbatches in flight on the first of two stages, and pixels
+    assert some - none == pytest.approx(2 * 2_711_248_896, rel=0.02)
     assert more - none == pytest.approx(2 * (some - none), rel=0.02)
     two = activations(image_tokens=1024, micro_batch_size=2) - activations(micro_batch_size=2)
     assert two == pytest.approx(2 * (some - none), rel=0.02)

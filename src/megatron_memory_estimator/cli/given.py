@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import ConfigError
-from ..inputs import YAML, is_script
+from ..inputs import is_run_file
 from ..inputs.everyday import in_megatrons_words
 from ..job.settings import field_kind
 from ..job.training_job import TrainingJob
@@ -41,7 +41,7 @@ def job_from_options(values: dict[str, Any]) -> TrainingJob:
         given["set_variables"] = variables(given["set_variables"])
     if words[0].startswith("--"):
         return TrainingJob.from_megatron_args(words, num_gpus, **given)
-    if words[0].lower().endswith(YAML) or is_script(words[0]):
+    if is_run_file(words[0]):
         from ..inputs.runs.files import job_from_file
 
         return job_from_file(words[0], num_gpus, given, words[1:])

@@ -41,9 +41,8 @@ def run(host: str, port: int, open_page: bool, allow_host: tuple[str, ...], allo
         ws="none",
     )
     running = uvicorn.Server(config)
-    signal.signal(
-        signal.SIGINT, running.handle_exit
-    )  # also before it runs: who reads the address may press Ctrl-C at once
+    # also before it runs: who reads the address may press Ctrl-C at once
+    signal.signal(signal.SIGINT, running.handle_exit)
     announce(address(host, port), open_page=open_page)
     running.run(sockets=[listening])
 

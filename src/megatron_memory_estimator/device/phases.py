@@ -91,9 +91,8 @@ def _built_sharded(rank: Rank) -> int:
     ]
     total = sum(copies * size for copies, size in runs)
     if t.init_model_with_meta_device or (t.use_torch_fsdp2 and t.use_cpu_initialization):
-        bucket = reduce(
-            largest, (size for _, size in runs), 0
-        )  # the modules of a unit, made one by one, and its bucket
+        # the modules of a unit, made one by one, and its bucket
+        bucket = reduce(largest, (size for _, size in runs), 0)
         return largest(weights + masters + 2 * bucket, weights + masters + grads) + beside
     whole, done, top = total, 0, 0
     for copies, size in runs:

@@ -5,6 +5,12 @@ import os
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".lsf", ".batch", ".sl", ".qsub")
 YAML = (".yaml", ".yml")
 """Endings of files that describe a whole run."""
+NEITHER = f"is neither a YAML file ({', '.join(YAML)}) nor a launch script ({', '.join(SCRIPTS)})"
+
+
+def is_run_file(path: str) -> bool:
+    """Whether a path names a file that describes a whole run: YAML, or a launch script."""
+    return path.lower().endswith(YAML) or is_script(path)
 
 
 def is_script(path: str) -> bool:

@@ -12,6 +12,7 @@ from .settings import setting
 
 SEEN = "vision tower"
 HEARING = ("audio tower", "sound tower", "speech tower")
+"""Names of towers that hear; `inputs/hf/unread.py` gives towers their names by the keys of their configs."""
 UNNAMED = "vision or audio tower"
 """A tower of which nothing is known."""
 

@@ -36,9 +36,8 @@ def adapters_of(c: Context, name: str) -> tuple[str, ...]:
         return ()
     last = name.rsplit(".", 1)[-1]
     targets = t.peft_target_modules or DEFAULT_TARGETS
-    if (
-        c.of_tower and last == "linear_fc1"
-    ):  # one adapter in a tower (`canonical_lora.py`, _should_treat_linear_fc1_as_unfused)
+    # one adapter in a tower (`canonical_lora.py`, _should_treat_linear_fc1_as_unfused)
+    if c.of_tower and last == "linear_fc1":
         return (last,) if {last, *CANONICAL[last]} & set(targets) else ()
     if t.peft == "canonical_lora" and last in CANONICAL:
         return tuple(part for part in CANONICAL[last] if part in targets or not t.peft_target_modules)

@@ -117,9 +117,8 @@ def self_attention(
         and not normed_heads
         and (rope or c.several_groups or (not te_core and c.several_sequences))
     )
-    late = not (
-        rope or c.several_groups
-    )  # one group's heads are a view, until the batched GEMM takes several sequences
+    # one group's heads are a view, until the batched GEMM takes several sequences
+    late = not (rope or c.several_groups)
     if joined and not late:
         q, copied = yield from _joined(c, q, rope=rope)
     # linear_qkv's output in parts is a variable since Megatron-Core 0.15 (qkv_output); the value shows it whole in any
@@ -248,9 +247,8 @@ def query_norm(c: Context, name: str, x: Tensor) -> Module[Tensor]:
     if c.model.qk_layernorm_scope == "gathered_projection" and c.tp_many:
         return (yield from _gathered(c, name, x))
     copied = x
-    alone = (
-        c.model.qk_l2_norm and not c.model.qk_layernorm
-    )  # `torch_norm.py`, L2Norm: compiled, and kept as it is given
+    # `torch_norm.py`, L2Norm: compiled, and kept as it is given
+    alone = c.model.qk_l2_norm and not c.model.qk_layernorm
     if x.storage != x.name and not ((alone or of_torch(c)) and _is_view(c, name)):
         copied = x.like(f"{name}.input")
         yield Op(f"{name}.contiguous", (x,), (copied,), passes=(x,))

@@ -32,12 +32,13 @@ def combine(
         yield from beside
         return out, ()
     probs = () if routed.probs is None else (routed.probs,)
+    # until the rows are sorted, and summed over tensor-parallel ranks
     held = (
         *routed.held,
         done,
         routed.tokens,
         *probs,
-    )  # until the rows are sorted, and summed over tensor-parallel ranks
+    )
     rows = done
     if c.sorts_rows:
         rows = c.new("mlp.combine.unsorted", routed.rows, width)

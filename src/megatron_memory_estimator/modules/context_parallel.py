@@ -178,8 +178,7 @@ def _ring(c: Context, ranks: int, core: Core, q: Tensor, k: Tensor, v: Tensor, o
         most = (ranks - 1) * pair + ranks * one
     steps = _sized(f"{NAME}.statistics of ring steps", (core.lse,), (2 if c.training.te >= (2, 20) else ranks) + 5)
     received = _of_bytes("kv received, outputs of ring steps", q, most)
-    buffers = _sized(
-        f"{NAME}.kv ring buffers and the other dkv", (k, v), 3
-    )  # two pairs of kv and dkv; one dkv is the gradient
+    # two pairs of kv and dkv; one dkv is the gradient
+    buffers = _sized(f"{NAME}.kv ring buffers and the other dkv", (k, v), 3)
     step = _sized(f"{NAME}.dq, dk, dv of one ring step", (q, k, v), 1)
     return (received, steps), (buffers, step)

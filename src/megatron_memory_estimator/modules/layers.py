@@ -306,9 +306,8 @@ def _wgrads(item: Item) -> Iterator[Tensor]:
         yield from (t for one in item.ops for t in _wgrads(one))
         return
     for t in item.backward:
-        if t.name.endswith(".wgrad") and not t.name.startswith(
-            "embedding."
-        ):  # whose lookups wait whether it is one layer or not
+        # whose lookups wait whether it is one layer or not
+        if t.name.endswith(".wgrad") and not t.name.startswith("embedding."):
             yield t.like(f"{t.name} that waits")
 
 

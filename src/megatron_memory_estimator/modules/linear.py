@@ -130,9 +130,8 @@ def kept_input(
     linear returns to its adapter and keeps for that, though its weight is frozen (TransformerEngine `pytorch/module/layernorm_linear.py`,
     return_layernorm_output): under sequence parallelism the local part, beside the gathered one that the adapter keeps.
     """
-    if (
-        c.training.base_frozen and not returned
-    ):  # only the gradient of a weight needs the input, and the weights are frozen
+    # only the gradient of a weight needs the input, and the weights are frozen
+    if c.training.base_frozen and not returned:
         return ()
     if c.recipe is None or original:
         return (x,)

@@ -84,10 +84,11 @@ def mamba_mixer(
     packed = yield from column_linear(c, f"{NAME}.in_proj", normed, in_proj, normed=own_norm)
     if c.cp_many:
         moved = c.region(f"{NAME}.zxBCdt after all-to-all", wide)
+        # there, and the output back
         both = (
             *over_cp(c, "alltoall", moved),
             *over_cp(c, "alltoall", c.region("y", di)),
-        )  # there, and the output back
+        )
         yield Op(
             f"{NAME}.all_to_all", (packed,), (moved,), forward=(moved.like("cat"), moved.like("reordered")), sends=both,
             returns=both, work=(Streamed(),),

@@ -37,22 +37,19 @@ def _choice(c: Context, experts: Dim) -> list[Tensor]:
         if divides:  # one expert's score is not divided by its sum
             kept.append(c.new("mlp.router.topk_sum", tokens, dtype="fp32"))
     logits_kept = m.moe_z_loss_coeff is not None and c.probs_dtype == "fp32"  # by the z-loss
-    if (
-        m.moe_router_score_function == "sqrtsoftplus" and not logits_kept
-    ):  # the softplus keeps its input, the root its output
+    # the softplus keeps its input, the root its output
+    if m.moe_router_score_function == "sqrtsoftplus" and not logits_kept:
         kept.append(c.new("mlp.router.softplus_input", tokens, experts, dtype="fp32"))
     if m.aux_loss:
         kept.append(c.new("mlp.router.aux_loss_scores", tokens, experts, dtype="fp32"))
         kept.append(c.new("mlp.router.tokens_per_expert", experts, dtype="int64"))
         if m.moe_router_score_function != "softmax":
             kept.append(c.new("mlp.router.aux_loss_sum", tokens, dtype="fp32"))
-        if (
-            m.moe_router_score_function == "sqrtsoftplus" and c.probs_dtype != "fp32"
-        ):  # logits that are widened once more
+        # logits that are widened once more
+        if m.moe_router_score_function == "sqrtsoftplus" and c.probs_dtype != "fp32":
             kept.append(c.new("mlp.router.aux_loss_softplus_input", tokens, experts, dtype="fp32"))
-    if (
-        m.moe_router_group_topk and not m.moe_router_enable_expert_bias
-    ):  # with a bias only the indices of the choice are used
+    # with a bias only the indices of the choice are used
+    if m.moe_router_group_topk and not m.moe_router_enable_expert_bias:
         kept.append(c.new("mlp.router.group_mask", tokens, experts, dtype="bool"))
     return kept
 
@@ -91,24 +88,21 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
         gate = c.probs_dtype
         kept.append(c.new("mlp.router.z_loss_logits", tokens, experts, dtype=gate))
         kept.append(c.new("mlp.router.z_loss_sum", tokens, dtype=gate))
-    if (
-        t.moe_expert_capacity_factor is not None
-    ):  # `moe_utils.py`, apply_router_token_dropping: probabilities times a mask
+    # `moe_utils.py`, apply_router_token_dropping: probabilities times a mask
+    if t.moe_expert_capacity_factor is not None:
         kept.append(c.new("mlp.router.capacity_mask", tokens, experts, dtype="bool"))
     scratch = (logits,) if any(one.name == ROUTING_MAP for one in kept) else (logits, routing_map)
     backward: tuple[Tensor, ...] = (logits.like("mlp.router.logits grad"),)
     moved = 0
     if m.moe_router_weight_in_fp32:
         backward = (*backward, x.like("mlp.router.input grad fp32", "fp32"))
-    elif (
-        t.moe_router_dtype == "fp64"
-    ):  # torch.mm of a widened input; its gradient is cast back before the input is widened again
+    elif t.moe_router_dtype == "fp64":
+        # torch.mm of a widened input; its gradient is cast back before the input is widened again
         scratch = (*scratch, wide)
         backward = (*backward, wide.like("mlp.router.input grad fp64"))
         moved = wide.nbytes
-    elif (
-        t.moe_router_dtype and x.dtype != "fp32"
-    ):  # TransformerEngine's GEMM reads 16 bits; the weight's gradient a widened input
+    elif t.moe_router_dtype and x.dtype != "fp32":
+        # TransformerEngine's GEMM reads 16 bits; the weight's gradient a widened input
         backward = (*backward, wide.like("mlp.router.input grad fp32"))
         backward = (*backward, x.like("mlp.router.input fp32, beyond the gradient in 16 bits"))
         moved = wide.nbytes

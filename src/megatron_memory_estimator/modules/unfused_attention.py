@@ -51,9 +51,8 @@ def unfused(c: Context, name: str, q: Tensor, k: Tensor, v: Tensor, heads: Dim, 
     if c.model.attn_logit_softcapping:
         scores = yield from capped(f"{name}.softcap", scores)
     keys = square
-    if (
-        c.model.softmax_type != "vanilla" and te
-    ):  # the sink is one key more, to the softmax (`backends.py`, UnfusedDotProductAttention)
+    # the sink is one key more, to the softmax (`backends.py`, UnfusedDotProductAttention)
+    if c.model.softmax_type != "vanilla" and te:
         keys = (*square[:3], Dim("seq+1", c.full_seq.size + 1))
         joined = c.new(f"{name}.scores and sink", *keys)
         padded = c.new(f"{name}.mask and sink", *mask.shape[:-1], keys[-1], dtype="bool")
@@ -103,9 +102,8 @@ def _torch_softmax(c: Context, name: str, scores: Tensor, mask: Tensor, square: 
     te, half = c.core_kernel == "unfused", c.dtype != "fp32"
     name = f"{name}.torch_softmax"
     probs = c.new(name, *square)
-    given = (
-        c.model.sliding_window or c.model.softmax_type != "vanilla"
-    )  # what is made for these is the mask that is applied
+    # what is made for these is the mask that is applied
+    given = c.model.sliding_window or c.model.softmax_type != "vanilla"
     applied = mask if te and given else mask.like(f"{name}.mask")
     made: tuple[Tensor, ...] = ()
     if not te and c.model.sliding_window:  # whatever is given

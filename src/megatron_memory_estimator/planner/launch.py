@@ -130,9 +130,8 @@ def bridge_overrides(job: TrainingJob) -> list[str]:
     found = [f"model.{name}=null" for name in RESET if settings[name] is None]  # whatever the recipe has
     if not job.training.low_precision:
         found += ["mixed_precision.fp8=null", "mixed_precision.fp4=null"]
-    found.append(
-        f"dataset.seq_length={job.training.seq_length}"
-    )  # Bridge asserts that model and data set have the same
+    # Bridge asserts that model and data set have the same
+    found.append(f"dataset.seq_length={job.training.seq_length}")
     if job.model.has_borders:
         found.append(f"model.hybrid_layer_pattern='{job.model.hybrid_layer_pattern}'")
     for section, values in sections.items():

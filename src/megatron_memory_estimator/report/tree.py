@@ -81,9 +81,8 @@ def rows_table(rows: list[Row], *, narrow: bool) -> Table:
                 cells = _cells(row, ("    " if unit else "  ") + name)
                 shown: list[Text | Group] = [Text(cells[column]) for column in columns]
                 if narrow:
-                    below = Padding(
-                        Text(f"{row.formula}; {row.why}"), (0, 0, 0, 6)
-                    )  # of every line, where it is wrapped
+                    # of every line, where it is wrapped
+                    below = Padding(Text(f"{row.formula}; {row.why}"), (0, 0, 0, 6))
                     shown[0] = Group(shown[0], below)
                 table.add_row(*shown)
     table.add_section()

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from ..errors import ConfigError, EstimatorError, LayoutError
-from ..inputs import SCRIPTS, YAML, is_script
+from ..inputs import SCRIPTS, YAML, is_run_file
 from ..inputs.everyday import in_megatrons_words
 from ..inputs.hf import load, load_bundled, load_named
 from ..inputs.hf.convert import convert
@@ -125,9 +125,9 @@ def job_of(
     refuse_standard_input(model)
     path = files.path(model)
     try:
-        if path is not None and (path.lower().endswith(YAML) or is_script(path)):
+        if path is not None and is_run_file(path):
             return job_from_text(
-                read_text(path, script=is_script(path)),
+                read_text(path, script=not path.lower().endswith(YAML)),
                 gpus,
                 given,
                 files.beside(path),

@@ -101,9 +101,8 @@ def buffer_state(c: Context, buffer: Buffer) -> list[State]:
     found.append(_state("gradients", "main_grad", buffer, buffer.grad_dtype, share, "setup", why))
     for kept in optimizer_tensors(c, buffer):
         since = kept.since
-        if (
-            t.use_megatron_fsdp and since == "first step"
-        ):  # made at once for sharded checkpoints; in the first measured peaks
+        # made at once for sharded checkpoints; in the first measured peaks
+        if t.use_megatron_fsdp and since == "first step":
             since = "setup"
         one = _state("optimizer", kept.name, buffer, kept.dtype, kept.numel, since, buffer.share)
         found.append(one._replace(saved=kept.saved))

@@ -147,7 +147,7 @@ class Machine:
                 assert item not in pending, f"{item.name}: no op behind it is {item.hook}, at which it should run again"
                 kept = inputs(item)
             else:
-                kept = item.stored or inputs(item)
+                kept = () if item.stored else inputs(item)
                 for t in inputs(item):
                     self.allocate(t)
                 for t in item.stored:  # the inputs are whole again

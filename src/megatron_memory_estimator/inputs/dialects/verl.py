@@ -194,9 +194,8 @@ def read(run: Run) -> Reading:
     settings |= batch_of(tree, at.engine, run.wanted_gpus or gpus, (notes, warnings, questions), sft=sft)
     tuned, more = _tuned(tree, at)
     refused += more + not_modelled(tree, at)
-    if (
-        "peft" not in tuned and tree.number(f"{at.model}.lora_rank") > 0
-    ):  # `workers/engine/`: FSDP's and VeOmni's read it
+    # `workers/engine/`: FSDP's and VeOmni's read it
+    if "peft" not in tuned and tree.number(f"{at.model}.lora_rank") > 0:
         warnings.append(
             f"{at.model}.lora_rank is no word of the Megatron engine, which trains all: {at.model}.lora.rank gives adapters"
         )
@@ -212,9 +211,8 @@ def read(run: Run) -> Reading:
     model = str(tree.at(f"{at.model}.path") or "")
     chosen, experts = by_habit(settings)
     family = family_of(run.model or model)
-    converts = (
-        tree.at(f"{at.engine}.use_mbridge", True) is False
-    )  # verl's own converter (`models/mcore/config_converter.py`)
+    # verl's own converter (`models/mcore/config_converter.py`)
+    converts = tree.at(f"{at.engine}.use_mbridge", True) is False
     converted = {"moe_router_dtype": "fp64"} if converts and family == "deepseek_v3" else {}
     return Reading(
         model=model,

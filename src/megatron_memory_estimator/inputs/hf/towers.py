@@ -80,6 +80,20 @@ def _same_width(v: Fields, hidden: int) -> int:
     return out
 
 
+def _layers(h: int, f: int, depth: int) -> Block:
+    """Megatron's own layers of a width and an MLP's, split over tensor-parallel ranks."""
+    return _block(
+        "decoder.layers",
+        depth,
+        linear("self_attention.linear_proj", h, h, split=1),
+        norm("self_attention.linear_qkv.layer_norm", h),
+        linear("self_attention.linear_qkv", 3 * h, h, split=0),
+        norm("mlp.linear_fc1.layer_norm", h),
+        linear("mlp.linear_fc1", f, h, split=0),
+        linear("mlp.linear_fc2", h, f, split=1),
+    )
+
+
 def qwen3_vl(v: Fields, outer: Fields, hidden: int) -> Tower:
     """Qwen3-VL and Qwen3.5: Megatron's own layers, split over tensor-parallel ranks; without sequence parallelism."""
     h, f, depth = v.count("hidden_size"), v.count("intermediate_size"), v.count("depth", most=MOST_LAYERS)
@@ -88,12 +102,7 @@ def qwen3_vl(v: Fields, outer: Fields, hidden: int) -> Tower:
     return _tower(
         _block("patch_embed", 1, convolution("proj", h, *_patches(v))),
         _block("pos_embed", 1, iter([Weight("weight", (v.count("num_position_embeddings"), h))])),
-        _block(
-            "decoder.layers", depth,
-            linear("self_attention.linear_proj", h, h, split=1), norm("self_attention.linear_qkv.layer_norm", h),
-            linear("self_attention.linear_qkv", 3 * h, h, split=0), norm("mlp.linear_fc1.layer_norm", h),
-            linear("mlp.linear_fc1", f, h, split=0), linear("mlp.linear_fc2", h, f, split=1),
-        ),
+        _layers(h, f, depth),
         _block("decoder.deepstack_merger_list", len(deep), *_merger(merge * h, merge * h, out), projection=True),
         _block("merger", 1, *_merger(h, merge * h, out), projection=True),
         vit=Vit(h, f, heads, depth, prod(_patches(v)), merge, out, tuple(sorted(deep))),
@@ -132,12 +141,7 @@ def _radio(v: Fields, radio: Radio, hidden: int, frames: int = 1) -> Tower:
             linear("embedder", h, patch, bias=False, split=0),
             linear("video_embedder", h, frames * patch, bias=False, split=0) if frames > 1 else iter(()),
         ),
-        _block(
-            "decoder.layers", RADIO.depth,
-            linear("self_attention.linear_proj", h, h, split=1), norm("self_attention.linear_qkv.layer_norm", h),
-            linear("self_attention.linear_qkv", 3 * h, h, split=0), norm("mlp.linear_fc1.layer_norm", h),
-            linear("mlp.linear_fc1", f, h, split=0), linear("mlp.linear_fc2", h, f, split=1),
-        ),
+        _layers(h, f, RADIO.depth),
         _block(
             "vision_projection.encoder", 1, norm("linear_fc1.layer_norm", wide, bias=False),
             linear("linear_fc1", radio.ffn, wide, bias=False, split=0), linear("linear_fc2", hidden, radio.ffn, bias=False, split=1),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ...dataclass import dataclass
 from ...errors import ConfigError, UnsupportedError
 from ...wording import dashed, plain, shown, whole
-from .. import SCRIPTS, YAML, is_script
+from .. import NEITHER, YAML, is_run_file, is_script
 from ..environment import VARIABLES
 from ..file_keys import follow_all
 from ..questions import Question
@@ -272,10 +272,7 @@ def _from_file(path: str, caller: Caller, *, ignore_unknown: bool) -> Given:
         document, repeated = read_run_yaml(path)
         return from_mapping_file(document, path, name, caller.variables, repeated, ignore_unknown=ignore_unknown)
     if not is_script(path):
-        raise ConfigError(
-            f"{path!r} is neither a YAML file ({', '.join(YAML)}) nor a launch script ({', '.join(SCRIPTS)}); arguments "
-            "themselves must be a mapping or a list of words"
-        )
+        raise ConfigError(f"{path!r} {NEITHER}; arguments themselves must be a mapping or a list of words")
     return from_script(read_text(path, script=True), path, name, caller, ignore_unknown=ignore_unknown)
 
 
@@ -288,7 +285,7 @@ def launch_of(text: str, path: str, caller: Caller) -> Launch:
     """The training that a script's text starts."""
     from ..shell.script import Beside, read_script
 
-    stands = caller.files is not None or (path.lower().endswith(YAML) or is_script(path))
+    stands = caller.files is not None or is_run_file(path)
     beside = Beside(path, caller.follow, caller.files) if stands else None
     return read_script(text, caller.variables, caller.words, beside)
 

@@ -18,7 +18,7 @@ from ...job.model import Model
 from ...job.settings import nearest
 from ...job.training_job import TrainingJob, alike
 from ...wording import plain, shown
-from .. import SCRIPTS, YAML, is_script
+from .. import NEITHER, is_run_file, is_script
 from ..bridge_config import job_from_bridge
 from ..everyday import in_megatrons_words
 from ..hf.convert import convert
@@ -163,10 +163,8 @@ def job_from_file(
 
     Raises ConfigError for a file that is none of ours, by the name of the program that it belongs to where that is known.
     """
-    if not path.lower().endswith(YAML) and not is_script(path):
-        raise ConfigError(
-            f"{path!r} is neither a YAML file ({', '.join(YAML)}) nor a launch script ({', '.join(SCRIPTS)})"
-        )
+    if not is_run_file(path):
+        raise ConfigError(f"{path!r} {NEITHER}")
     settings = in_megatrons_words(settings)
     job = _with_idle(settings, lambda given: _of_file(path, num_gpus, given, more))
     return _whole_run(job, settings)

@@ -46,9 +46,8 @@ def lookup(shell: Shell, name: str, index: Value | None, many: str = "") -> Foun
         return Found(values, many, bool(values))
     if index is not None or isinstance(value, Array):
         value = element(shell, name, value, index)
-    is_slurm_s = (
-        name.startswith("SLURM_") and shell.variable("SLURM_JOB_NUM_NODES") is not None
-    )  # in ways no option says
+    # in ways no option says
+    is_slurm_s = name.startswith("SLURM_") and shell.variable("SLURM_JOB_NUM_NODES") is not None
     if value is None and "nounset" in state.options and not shell.lenient and not is_slurm_s:
         shell.note(f"set -u: {plain(name, 60)} is set nowhere, at which bash stops unless the environment has it")
     return Found([unset(name) if value is None else value], "", value is not None)

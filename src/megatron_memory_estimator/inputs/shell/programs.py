@@ -156,12 +156,11 @@ def _given_file(shell: Shell, words: list[Value], env: dict[str, Value]) -> bool
         if (index == 0 or read or (starts and is_named)) and not is_option:
             is_file = bool(read) or is_named or "/" in bare(word)
             text, place = text_of_file(shell, word, opens=is_file)
+            given = environment(shell, words[:index], env)
             if text is not None:
                 launcher = words[:index] or [word]
-                given = environment(shell, words[:index], env)
                 child(shell, text, given, launcher, words[index:], header=True, place=place)
                 return True
-            given = environment(shell, words[:index], env)
             if submits and os.path.basename(bare(word)) == RAY and mentions(bare(given.get("COMMAND", ""))):
                 child(shell, given["COMMAND"], given, words[:index], words[index:], header=True)
                 return True
