@@ -592,6 +592,7 @@ LORA: dict[str, Any] = {"peft": "lora"}
         ("google/gemma-3-4b-pt", {}),
         ("qwen2_5_omni", {"audio_tokens": 250}),
         ("qwen3_omni_moe", {"audio_tokens": 250, **LORA}),
+        ("qwen3_omni_moe", {"audio_tokens": 250, "image_tokens": 260, "vit_gradient_checkpointing": True}),
     ],
     ids=lambda one: one if isinstance(one, str) else "-".join(one) or "as it is",
 )
@@ -907,3 +908,25 @@ def test_images_that_are_not_understood_are_refused(given: dict[str, Any], said:
         TrainingJob.from_hf(QWEN, num_gpus=8, **given)
     with pytest.raises(ConfigError, match="images needs a vision tower that is counted; this model has none"):
         TrainingJob.from_hf("Qwen/Qwen3-8B", num_gpus=8, images="1024x1024")
+
+
+def test_layers_of_omni_towers_run_again_where_they_are_told_to(tmp_path: Path) -> None:
+    """Live tensors of Qwen3OmniMoeVisionEncoder and AudioEncoder (transformers 5.12.1, torch 2.13) with gradient_checkpointing_enable and
+    enable_input_require_grads, as Megatron-Bridge calls them: a layer keeps its input, trained or frozen, the vision tower's two rotary
+    tables once, a frozen tower its first rows and what its last linears' gradients need."""
+
+    def kept(**settings: Any) -> int:
+        job = omni_job("qwen3_omni_moe", tmp_path, ep=4, vit_gradient_checkpointing=True, **settings)
+        return estimate(job).stages[0].rank.plans[0].runs[0].trace.saved_bytes
+
+    patches, entry, tables = 4 * 384, 3_538_944, 2 * 221_184
+    plain = estimate(omni_job("qwen3_omni_moe", tmp_path, ep=4, image_tokens=384)).stages[0].rank.plans[0].runs[0].trace
+    assert kept(image_tokens=384) == plain.saved_bytes - 27 * patches * (43_216 - 2 * 1152) + tables
+    assert kept(audio_tokens=130) == pytest.approx(82_382_372 + 32 * 332_800, rel=1e-4)
+    assert kept(audio_tokens=130, freeze_audio_model=True) == pytest.approx(999_972 + 32 * 332_800, rel=1e-4)
+    statistics = 8 * patches + 3 * 8 * patches // 4  # of the norms of the merger and of three more, in fp32
+    # the entries of layers, first rows and merger (its norm's input and what its activation reads), and what each of the three more has
+    frozen = 27 * entry + 3 * entry + tables + 3 * entry + statistics
+    assert kept(image_tokens=384, freeze_vision_model=True) == frozen
+    with pytest.raises(LayoutError, match="vit_gradient_checkpointing is a switch of Qwen3-Omni's towers alone"):
+        estimate(TrainingJob.from_hf("google/gemma-3-4b-pt", num_gpus=8, vit_gradient_checkpointing=True))

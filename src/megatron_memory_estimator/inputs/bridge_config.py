@@ -111,7 +111,7 @@ OVERLAP = (
 OF_TOWERS = (
     "vision_config", "thinker_config", "freeze_vision_model", "freeze_vision_projection", "freeze_audio_model", "image_token_id",
     "image_token_index", "media_placeholder_token_id", "audio_token_id", "vision_model_type", "sound_config", "freeze_sound_encoder",
-    "freeze_sound_projection",
+    "freeze_sound_projection", "vit_gradient_checkpointing",
 )  # fmt: skip
 """Fields of providers that have a tower (`models/*/*_provider.py`)."""
 NOTHING: tuple[Any, ...] = (None, False, "", 0, [], {}, ())

@@ -78,7 +78,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
     ),
     "fine-tuning": (
         "peft", "peft_dim", "peft_target_modules", "images", "image_tokens", "audio_tokens", "freeze_language_model",
-        "freeze_vision_model", "freeze_vision_projection", "freeze_audio_model",
+        "freeze_vision_model", "freeze_vision_projection", "freeze_audio_model", "vit_gradient_checkpointing",
     ),
     "model (overrides of the config)": (
         "num_layers", "hidden_size", "ffn_hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by",

@@ -71,6 +71,7 @@ class Settings(TypedDict, total=False):
     freeze_vision_model: bool  # vision tower: its layers are not trained
     freeze_vision_projection: bool  # vision tower: what leads from it into the language model is not trained
     freeze_audio_model: bool  # audio tower: it is not trained
+    vit_gradient_checkpointing: bool  # towers of Qwen3-Omni: their layers run again in the backward
     use_fused_mhc: bool  # hyper-connections: fused kernels
     mhc_recompute_layer_num: int | None  # recompute_modules mhc: layers that come back together; default: those of a chunk
     sequence_packing_scheduler: str | None  # DeepSeek-V4: who packs samples into rows without padding (cp above 1 always packs)

@@ -49,6 +49,9 @@ class TowerTraining:
         False, "vision tower: what leads from it into the language model is not trained", of="tower"
     )
     freeze_audio_model: bool = setting(False, "audio tower: it is not trained", of="audio")
+    vit_gradient_checkpointing: bool = setting(
+        False, "towers of Qwen3-Omni: their layers run again in the backward", of="tower"
+    )
 
 
 class Radio(NamedTuple):
@@ -170,6 +173,11 @@ class Tower(NamedTuple):
     def whole(self) -> bool:
         """Whether what leads into the language model is frozen with the layers: omni models have one switch for a tower."""
         return self.hears or (self.hf is not None and self.hf.kind in ("qwen2_5_omni", "qwen3_omni"))
+
+    @property
+    def rerun(self) -> bool:
+        """Whether its class has a switch by which its layers run again (Megatron-Bridge `qwen_omni/qwen3_omni_provider.py`)."""
+        return self.hf is not None and self.hf.kind in ("qwen3_omni", "qwen3_omni_audio")
 
     @property
     def adaptable(self) -> bool:

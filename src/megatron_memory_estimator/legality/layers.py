@@ -309,6 +309,8 @@ def towers(model: Model, layout: Layout, training: Training) -> Iterator[Violati
         if heads % layout.tp:
             use = divisors(heads, model.num_attention_heads or heads)
             yield broken("tower-heads-over-tp", {TP: layout.tp}, heads=(name, heads), use=use)
+    if training.vit_gradient_checkpointing and model.towers and not any(tower.rerun for tower in model.towers):
+        yield broken("tower-checkpointing-of-another-class", vit_gradient_checkpointing=True)
     if not 0 <= training.image_tokens <= training.seq_length:
         yield broken("image-tokens", image_tokens=training.image_tokens, seq_length=training.seq_length)
     elif not 0 <= training.audio_tokens <= training.seq_length - training.image_tokens:

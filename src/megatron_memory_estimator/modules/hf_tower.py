@@ -13,8 +13,8 @@ from __future__ import annotations
 from ..job.model import Model
 from ..job.tower import HfTower, Sound, half
 from ..job.training import Training
-from ..tape.ops import Op
-from ..tape.tensor import Dim, Tensor, numel_of
+from ..tape.ops import Op, Recompute
+from ..tape.tensor import Dim, Param, Tensor, numel_of
 from ..tape.work import Gemm, Streamed
 from .adapters import adapters_of
 from .context import Context
@@ -25,6 +25,9 @@ from .vision_tower import POSITIONS, How, behind_the_first_adapter, chunks, with
 
 def images(v: Context, tower: HfTower, h: How) -> Module[None]:
     """From pixels, or spectra, to rows of the embedding."""
+    if h.rerun:
+        yield from _rerun(v, tower, h)
+        return
     if any(adapters_of(v, name) for name in KINDS[tower.kind].mlp):
         yield from behind_the_first_adapter(_trained(v, tower))
         return
@@ -53,6 +56,37 @@ def _trained(v: Context, tower: HfTower, *, projected: bool = True) -> Module[No
         if at in tower.deepstack:
             yield from _merged(v, tower, f"merger_list.{at}", x, over_all=True)
     yield from PROJECTIONS[tower.kind](v if projected else with_frozen_linears(v), tower, x)
+
+
+def _rerun(v: Context, tower: HfTower, h: How) -> Module[None]:
+    """All of it with a checkpoint for each layer. Its first layer is given an input that needs a gradient (enable_input_require_grads), so
+    that layers keep their inputs whether they are trained or not, and what leads from them into the language model what it needs."""
+    frozen, x = h.layers or h.adapters, v.residual("hidden_states")
+    leaf: tuple[Tensor, ...] = ()
+    for op in (_heard if tower.sound else _embedded)(v, tower, x):
+        assert isinstance(op, Op)
+        yield op._replace(saves=(), backward=()) if frozen else op
+        leaf = op.writes[-1:] if op.name in LEAVES else leaf
+    if frozen:
+        yield Op("input_require_grads", leaf, (), leaf)
+    d = Dim("head_dim", tower.hidden // tower.heads)
+    tables = tuple(v.new(f"rotary_pos_emb.{name}", v.seq, v.batch, d) for name in KINDS[tower.kind].tables)
+    if tables:
+        yield Op("rotary_pos_emb", (), tables)
+    behind = with_frozen_linears(v) if frozen and not h.adapters else v
+    for at in range(tower.depth):
+        first = (Op(f"layers.{at}.position_embeddings", tables, (), calls=0),) if tables else ()
+        inside = tuple(layer(behind, tower, x, at))
+        yield from (one for one in inside if isinstance(one, Param))
+        yield Recompute(f"layers.{at}", (*first, *(one for one in inside if isinstance(one, Op))))
+        x = v.residual(f"layers.{at}.output")
+        if at in tower.deepstack:
+            yield from _merged(behind, tower, f"merger_list.{at}", x, over_all=True)
+    yield from PROJECTIONS[tower.kind](with_frozen_linears(v) if h.projection and not h.adapters else behind, tower, x)
+
+
+LEAVES = ("patch_embed.proj", "conv_out")
+"""What makes the tower's first rows (Megatron-Bridge `qwen_omni/modeling_qwen3_omni/thinker_model.py`, _patch_get_input_embeddings)."""
 
 
 def attention_biased(model: Model, training: Training) -> bool:

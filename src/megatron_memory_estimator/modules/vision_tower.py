@@ -67,19 +67,22 @@ def seen(c: Context, vit: Vit | HfTower, tokens: int) -> Context:
 
 class How(NamedTuple):
     """How a tower is trained: whether its layers are frozen, and what leads from them into the language model; whether adapters are;
-    layers of a checkpoint of full recomputation (0 without), and whether checkpoints wrap all of them."""
+    layers of a checkpoint of full recomputation (0 without), and whether checkpoints wrap all of them; whether each layer of a class of
+    huggingface/transformers is one (vit_gradient_checkpointing)."""
 
     layers: bool
     projection: bool
     adapters: bool
     together: int
     every: bool
+    rerun: bool
 
 
 def how(t: Training, tower: Tower) -> How:
     """How a run trains a tower."""
     layers, projection = (tower.frozen(t, projection=part) for part in (False, True))
-    return How(layers, projection, t.peft != "none", t.recomputed_together(), t.recomputes_layers())
+    adapters, rerun = t.peft != "none", t.vit_gradient_checkpointing and tower.rerun
+    return How(layers, projection, adapters, t.recomputed_together(), t.recomputes_layers(), rerun)
 
 
 def images(v: Context, vit: Vit, h: How) -> Module[None]:

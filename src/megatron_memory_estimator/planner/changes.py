@@ -100,11 +100,13 @@ def memory_changes(job: TrainingJob) -> Iterator[Change]:
     yield from _splits(job)
     if not job.env.expandable_segments:
         yield allocator(job)
-    for tower in model.towers if t.peft == "none" else ():
-        if tower.given(t) and not tower.frozen(t, projection=False):
-            note = "it learns nothing more" if tower.whole else "its projection is trained alone"
-            frozen = {"freeze_audio_model" if tower.hears else "freeze_vision_model": True}
-            yield change(f"a frozen {tower.name}", note, "numerics", **frozen)
+    trained = [tower for tower in model.towers if tower.given(t) and not tower.frozen(t, projection=False)]
+    if any(tower.rerun for tower in trained) and not t.vit_gradient_checkpointing:
+        yield change("layers of the towers recomputed", vit_gradient_checkpointing=True)
+    for tower in trained if t.peft == "none" else ():
+        note = "it learns nothing more" if tower.whole else "its projection is trained alone"
+        frozen = {"freeze_audio_model" if tower.hears else "freeze_vision_model": True}
+        yield change(f"a frozen {tower.name}", note, "numerics", **frozen)
     if not t.optimizer_cpu_offload and t.use_distributed_optimizer and OPTIMIZERS[t.optimizer].offloaded:
         yield change(
             "the optimizer in host memory",
