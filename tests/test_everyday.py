@@ -113,3 +113,26 @@ def test_a_layout_of_compare_takes_the_same_words() -> None:
     }  # fmt: skip
     with pytest.raises(ConfigError, match=r'--layout "dp=2": dp=2: the data parallel size follows from the GPUs'):
         parse_layout_words("dp=2")
+
+
+def test_what_is_known_of_an_argument_that_is_not_modelled_is_said_at_every_door(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    known = "dynamic_context_parallel is not modelled. Known of it: how many ranks share a sample follows its length"
+    with pytest.raises(ConfigError, match=known):
+        TrainingJob.from_hf(MODEL, 8, dynamic_context_parallel=True)
+    with pytest.raises(ConfigError, match=known):
+        job_of(MODEL, None, 8, {"dynamic_context_parallel": True}, Files(None))
+    for option, said in (
+        ("--dynamic-context-parallel", "is not modelled. Known of it: how many ranks"),
+        ("--ckpt-format", "does not change memory; leave it out"),
+        ("--inference-max-seq-length", "is not modelled, and ignored among Megatron-LM's arguments; leave it out"),
+        (
+            "--tokenizer-type",
+            "is an argument of Megatron-LM and no setting; give it among the arguments of a run, behind --",
+        ),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["estimate", MODEL, "--num-gpus", "8", option])
+        assert ended.value.code == 2
+        assert f"{option} {said}" in capsys.readouterr().err

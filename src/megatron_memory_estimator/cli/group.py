@@ -116,22 +116,12 @@ def missing_model(verb: str) -> str:
 
 def explanation(option: str) -> str:
     """One sentence for an option that Megatron-LM or another tool knows, or nothing."""
-    from ..inputs.megatron.table import arguments
-    from ..inputs.transformer_config import IRRELEVANT, UNSUPPORTED
+    from ..inputs.megatron.classes import no_setting
 
     name = option.lstrip("-").replace("-", "_")
     if name in MEANT:
         return f'No such option "{option}". Use {MEANT[name]}'
-    by_flag, by_dest = arguments()
-    argument = by_flag.get(name) or by_dest.get(name)
-    dest = argument.dest if argument else name
-    if name in UNSUPPORTED or dest in UNSUPPORTED:
-        return f"{option} is not modelled"
-    if name in IRRELEVANT or (argument is not None and argument.category == "irrelevant"):
-        return f"{option} does not change memory; leave it out"
-    if argument is not None:
-        return f"{option} is an argument of Megatron-LM that this command does not take"
-    return ""
+    return no_setting(name, option)
 
 
 def unknown(option: str, known: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from ...errors import UnsupportedError
 from ...wording import LONGEST_SHOWN, plain, shown
 from ..setting_names import known_settings
-from ..transformer_config import IRRELEVANT, UNCOUNTED, uncounted
+from ..transformer_config import IRRELEVANT, KNOWN, UNCOUNTED, UNSUPPORTED, not_modelled, uncounted
 from .derive import DERIVED
 from .table import Argument, arguments
 
@@ -64,26 +64,6 @@ def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-NGRAMS = (
-    "each of its tables, whose length is the next prime, is cut over expert-parallel ranks alone: 18 bytes for each parameter of a rank "
-    "with Adam at expert data parallelism of 1"
-)
-LENGTHS = (
-    "how many ranks share a sample follows its length; a rank has at most max_seqlen_per_dp_cp_rank tokens, M. The fullest microbatch is "
-    "that of context_parallel_size C and seq_length C * M without it, where C ranks share the longest sample (up to dp * cp, a power of 2)"
-)
-KNOWN = {
-    "chunked_optimizer_state_offload": "moments and main parameters are in host memory between steps; about two chunks of "
-    "optimizer_state_offload_chunk_size_mb, and a window of main parameters, are on the GPU in a step",
-    "engram_vocab_sizes": NGRAMS,
-    "engram_layer_ids": NGRAMS,
-    "dynamic_context_parallel": LENGTHS,
-    "hybrid_context_parallel": LENGTHS,
-}
-"""What is known of arguments that are not modelled (Megatron-LM `docs/api-guide/core/generalized_tensor_parallel.md`, pull requests 7231
-and 5103, dev of August 2026)."""
-
-
 def _stated(dest: str, value: Any, by_dest: Mapping[str, Argument]) -> bool:
     return value != by_dest[dest].default and value not in (None, False)
 
@@ -120,6 +100,21 @@ def argument_class(dest: str) -> str:
         return "irrelevant"
     other_program = arguments()[1][dest].category == "out_of_scope" and dest not in _OTHER_PROGRAMS
     return IGNORED if other_program else "not modelled, refused"
+
+
+def no_setting(name: str, said: str) -> str:
+    """One sentence for a name that no setting has, as it was `said`, and Megatron-LM knows; "" for one that it does not."""
+    argument = arguments()[0].get(name) or arguments()[1].get(name)
+    dest = argument.dest if argument else name
+    if is_harmless(dest):
+        return f"{said} does not change memory; leave it out"
+    if dest in UNSUPPORTED or (argument and argument_class(dest) not in ("modelled", IGNORED)):
+        return not_modelled(dest, said)
+    if argument is None:
+        return ""
+    if argument_class(dest) == IGNORED:
+        return f"{said} is not modelled, and ignored among Megatron-LM's arguments; leave it out"
+    return f"{said} is an argument of Megatron-LM and no setting; give it among the arguments of a run, behind --"
 
 
 def is_harmless(name: str) -> bool:
