@@ -369,7 +369,9 @@ def test_a_token_goes_to_a_rank_once(ranks: int, topk: int) -> None:
     assert copies(ranks, topk) == pytest.approx(sum(len({*chosen} - {0}) for chosen in choices) / len(choices))
 
 
-@pytest.mark.parametrize(("ranks", "topk", "taken", "groups"), [(4, 2, 1, 2), (2, 3, 2, 4), (4, 3, 2, 4), (8, 2, 2, 4)])
+@pytest.mark.parametrize(
+    ("ranks", "topk", "taken", "groups"), [(4, 2, 1, 2), (2, 3, 2, 4), (4, 3, 2, 4), (8, 2, 2, 4), (2, 3, 3, 4)]
+)
 def test_experts_of_few_groups_are_on_few_ranks(ranks: int, topk: int, taken: int, groups: int) -> None:
     """Counted over every set of groups, and every choice of a rank in them: groups stand on the ranks in order."""
     places = [(group, part) for group in range(groups) for part in range(max(ranks // groups, 1))]

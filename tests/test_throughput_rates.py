@@ -13,7 +13,10 @@ from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.job.hardware import CATALOGUE as GPUS
 from megatron_memory_estimator.job.hardware import find_gpu
 from megatron_memory_estimator.rank.build import context_of
-from megatron_memory_estimator.tape.work import Gemm, Send
+from megatron_memory_estimator.tape.ops import Op
+from megatron_memory_estimator.tape.work import Gemm, Send, Streamed
+from megatron_memory_estimator.throughput import stages, step
+from megatron_memory_estimator.throughput.calibrate import Measured, left_out
 from megatron_memory_estimator.throughput.kernels import (
     FEW_ROWS,
     LAUNCH,
@@ -29,12 +32,24 @@ from megatron_memory_estimator.throughput.links import (
     DISPATCH_ACROSS,
     NETWORK_SHARE,
     between,
+    bus,
     collective,
     dispatch,
+    within,
 )
 from megatron_memory_estimator.throughput.machine import MESSAGES, SEQUENCES, UNMEASURED, Efficiency, Machine, machine
 from megatron_memory_estimator.throughput.stages import COPY_SHARE, P2P_EXPOSED, p2p, recomputed_share
 from megatron_memory_estimator.throughput.step import offloaded_seconds, optimizer
+from megatron_memory_estimator.throughput.units import (
+    RING_EXPOSED,
+    Cost,
+    Costs,
+    Passed,
+    _Walk,
+    backward,
+    forward,
+    transfer,
+)
 
 from .helpers import small_job
 
@@ -101,6 +116,7 @@ def test_few_heads_reach_a_share_of_the_rate() -> None:
     """SimuMax, B200: 0.19 and 0.45 at 4 heads of 4,096 tokens, 0.36 and 0.85 at 8, all at 64; between them by the logarithm."""
     assert crowding(4.0) == crowding(1.0) == (0.19, 0.45)
     assert crowding(8.0) == pytest.approx((0.36, 0.85)) and crowding(32.0) == pytest.approx((0.84, 1.0))
+    assert crowding(16.0) == pytest.approx((0.66, 0.97)) and crowding(12.0)[0] == pytest.approx(0.36 + log2(1.5) * 0.3)
     share = log2(6 / 4)
     assert crowding(6.0) == pytest.approx((0.19 + share * 0.17, 0.45 + share * 0.4))
     assert crowding(64.0) == pytest.approx((1.0, 1.0)) and crowding(500.0) == (1.0, 1.0)
@@ -172,12 +188,113 @@ def test_the_share_of_layers_that_full_recomputation_runs_again(
     assert recomputed_share(context_of(small_job(8, **settings)), layers) == share
 
 
+def test_a_long_sequence_has_the_rate_of_the_longest_measured_one() -> None:
+    for sequence, expected in ((SEQUENCES[-1], 10e12), (2 * SEQUENCES[-1], 10e12), (SEQUENCES[-2], 8e12), (1, 2e12)):
+        found = attention_rate(round_machine(), sequence, 128, 128, fp8=False)
+        assert found == pytest.approx(expected * ALL.attention)
+
+
+def test_a_large_collective_runs_at_the_bandwidth_of_the_largest_measured_one() -> None:
+    """8 ranks that send 7/8 of a buffer each in 1e13 bytes a second."""
+    links = {"all_gather": {2: (1.0,) * 6, 8: tuple(1e-6 + size / 1e12 for size in MESSAGES)}}
+    assert bus(round_machine(collectives=links), "all_gather") == pytest.approx(7 / 8 * 1e12)
+
+
+def test_a_ring_hides_behind_the_attention_of_the_other_ranks() -> None:
+    """Of four ranks the attention of three is beside the passes of keys and values."""
+    links = {"all_gather": {4: tuple(size / 1e12 for size in MESSAGES)}}
+    m, c = round_machine(collectives=links), context_of(small_job(8))
+    one = Send("ring", "cp", 4, 1, 64e6)
+    whole = transfer(m, c, one, 0.0)
+    assert transfer(m, c, one, whole) == pytest.approx(whole / 4)
+    assert transfer(m, c, one, 100 * whole) == pytest.approx(RING_EXPOSED * whole)
+
+
+def test_what_streams_matrices_multiplies_twice_as_much_in_the_backward() -> None:
+    m, c = round_machine(), context_of(small_job(8))
+    none, some = (Op("scan", work=(Streamed(flops, forward=8, backward=8),)) for flops in (0, 10**15))
+    ahead, behind = (
+        [forward(m, c, op).compute for op in (none, some)],
+        [backward(m, c, op, set(), set()).compute for op in (none, some)],
+    )
+    assert behind[1] - behind[0] == pytest.approx(2 * (ahead[1] - ahead[0]))
+    half = some._replace(work=(Streamed(0, forward=10**12),), filled=0.5)
+    full = half._replace(filled=1.0)
+    start = forward(m, c, full._replace(work=(Streamed(0, forward=1),))).compute
+    assert forward(m, c, half).compute - start == pytest.approx((forward(m, c, full).compute - start) / 2)
+
+
+def test_weight_shards_are_gathered_in_both_ways_and_their_gradients_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16-bit weights twice, those of the embedding once; gradients in the dtype of their buffer, those of embedding and head in 16 bits.
+    What is sent is hidden under 0.85 of the compute, and a twentieth of it shows. Here a byte takes a second."""
+    sent: list[tuple[str, float]] = []
+
+    def collective(m: Machine, op: str, nbytes: float, ranks: int, stride: int) -> float:
+        sent.append((op, nbytes))
+        return nbytes
+
+    monkeypatch.setattr(stages, "collective", collective)
+    shards = {"tensor_parallel_num_weight_shards": 4, "gradient_accumulation_fusion": True}
+    found = estimate(small_job(8, use_distributed_optimizer=True, overlap_grad_reduce=True, **shards))
+    (plan,) = found.stages[0].rank.plans
+    ahead, behind = stages.shard_seconds(machine(found.job.gpu), found.declarer, plan)
+    gathers, sums = ([nbytes for op, nbytes in sent if op == kind] for kind in ("all_gather", "reduce_scatter"))
+    table, *others, head = gathers
+    assert table == head == 2 * 32_000 * 1024 and sums == [table, *(2 * nbytes for nbytes in others), head]
+    assert ahead == pytest.approx(sum(gathers)) and behind == pytest.approx(sum(sums) + sum(gathers) - table)
+    assert stages.shown(10.0, 10.0) == pytest.approx(1.5) and stages.shown(1.0, 10.0) == pytest.approx(0.05)
+
+
+def test_a_gradient_is_summed_in_fp32_and_a_weight_gathered_in_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: dict[str, float] = {}
+    monkeypatch.setattr(step, "collective", lambda m, op, nbytes, ranks, stride: sent.update({op: nbytes}) or 1.0)
+    for distributed in (True, False):
+        rank = estimate(small_job(8, use_distributed_optimizer=distributed)).stages[0].rank
+        (buffer,) = rank.buffers
+        empty = dataclasses.replace(rank, buffers=(buffer._replace(elements=0),))
+        assert step.collectives(round_machine(), empty.context, empty) == (0.0, 0.0)
+        assert step.collectives(round_machine(), rank.context, rank) == (1.0, 1.0 if distributed else 0.0)
+    elements = buffer.elements
+    assert sent == {"reduce_scatter": 4 * elements, "all_gather": 2 * elements, "all_reduce": 4 * elements}
+
+
+def test_full_sharding_shows_no_gather_of_its_own_behind_the_step() -> None:
+    sharded = estimate(small_job(8, use_megatron_fsdp=True, gradient_accumulation_fusion=False)).declarer.context
+    assert step.exposed(sharded, 10.0, 7.0, 5.0, 5.0) == pytest.approx((1.5, 0.0))
+
+
+def test_a_checkpoint_that_covers_half_of_the_layers_launches_half_of_them_again() -> None:
+    one = Passed(forward=Cost(8.0), host=4.0, host_backward=3.0, checkpoint=2.0)
+    half = stages._full(one, 0.5)
+    assert (half.recompute, half.host_backward) == (4.0, 6.0)
+
+
+def test_a_graph_of_layers_is_launched_once_and_one_of_the_iteration_not_at_all() -> None:
+    ops = (Op("a", part="qkv_linear", calls=3), Op("b", part="core_attn", calls=3), Op("c", part="mlp", calls=3))
+    graphed = context_of(small_job(8, cuda_graph_impl="transformer_engine", cuda_graph_modules=("attn",)))
+    assert list(_Walk(round_machine(), graphed, Costs({}, {})).calls(ops)) == [1, 0, 3]
+    whole = context_of(small_job(8, cuda_graph_impl="full_iteration"))
+    assert _Walk(round_machine(), whole, Costs({}, {})).launched(ops) == 0
+
+
+def test_a_fitted_run_is_judged_by_the_runs_of_other_groups_alone() -> None:
+    runs = [
+        Measured(name, family, estimate(small_job(8)), 1.0) for name, family in (("b", "b"), ("a", "a"), ("c", "b"))
+    ]
+
+    def wrong(some: Any, efficiency: Any = None) -> list[float]:
+        return [float(len(some)) for _ in some]
+
+    assert left_out(runs, lambda run: run.family, wrong) == [2.0, 1.0, 2.0]
+
+
 def test_a_gpu_that_nobody_measured_has_shares_of_its_data_sheet() -> None:
     """RTX 4090: 165 TFLOP/s of bf16 with fp32 accumulation, 1,008 GB/s: 0.8 of the peak for GEMMs, 0.5 for attention."""
     m = machine(find_gpu("RTX-4090"), ALL)
     assert not m.measured
     assert m.gemm["bfloat16"] == pytest.approx((0.8 * m.speed.bf16 * 1e12, 3 * m.speed.hbm * 1e9, 5e-6), rel=1e-12)
     assert m.attention["bfloat16_d128"] == pytest.approx((0.5 * m.speed.bf16 * 1e12,) * 5, rel=1e-12)
+    assert within(m, "all_gather", 0.0, 1 << 20) >= 20e-6 * 0.5
     assert (m.peak(""), m.peak("mxfp8"), m.peak("nvfp4")) == (
         m.speed.bf16 * 1e12,
         m.speed.fp8 * 1e12,
