@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import re
@@ -536,12 +537,15 @@ def test_gemma_4_pools_and_norms_nothing_for_backward_behind_a_frozen_tower() ->
 
 
 def test_a_frozen_tower_is_advised_where_images_fill_the_gpu() -> None:
-    """Gemma 3 27B with eight images of a sequence: 63 GB of the first stage are the tower's, and freezing it is said to change numerics."""
-    job = TrainingJob.from_hf("google/gemma-3-27b-pt", num_gpus=16, tp=8, pp=2, seq_length=8192, image_tokens=2048)
+    """Three layers of Gemma 3's tower with 56 images of a sequence. Freezing it is said to change numerics."""
+    few = copy.deepcopy(config("google/gemma-3-4b-pt"))
+    few["vision_config"]["num_hidden_layers"], few["text_config"]["num_hidden_layers"] = 3, 6
+    images: dict[str, Any] = {"seq_length": 16384, "image_tokens": 56 * 256, "optimizer": "sgd"}
+    job = TrainingJob.from_hf(few, num_gpus=2, tp=1, gpu="L40S", **images)
     found = advise(job)
     frozen = [one for one in found.outcomes if any(change.name == "a frozen vision tower" for change in one.changes)]
     assert frozen and any(change.asks == "numerics" for change in frozen[0].changes)
-    assert min(one.peak for one in frozen) < estimate(job).peak_stage.peak_allocated_bytes - 50 * 10**9
+    assert min(one.peak for one in frozen) < estimate(job).peak_stage.peak_allocated_bytes - 40 * 10**9
 
 
 def test_pixtral_s_mask_grows_with_the_square_of_all_images() -> None:
