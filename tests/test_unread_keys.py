@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from megatron_memory_estimator import ConfigError, UnsupportedError
+from megatron_memory_estimator import ConfigError, TrainingJob, UnsupportedError
 from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.inputs.hf import load
 from megatron_memory_estimator.inputs.hf.convert import convert
@@ -119,3 +119,28 @@ def test_a_missing_width_of_experts_is_not_that_of_a_dense_layer() -> None:
     }
     with pytest.raises(ConfigError, match="it has moe_intermediate_sizee"):
         convert(config, "x", "t")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "class_reads_it"),
+    [
+        ("tiiuae/falcon-7b", "parallel_attn", True),
+        ("openai/gpt-oss-20b", "attention_bias", True),
+        ("Qwen/Qwen3-8B", "use_qk_norm", False),
+        ("Qwen/Qwen2.5-7B", "attention_bias", False),
+    ],
+)
+def test_a_key_that_says_no_of_what_the_family_has_is_refused_or_named(
+    name: str, key: str, class_reads_it: bool
+) -> None:
+    """Classes of huggingface/transformers 5.12.1: Falcon's and gpt-oss' read the key, Qwen's have what it denies whatever it says."""
+    config = {**entries()[name]["config"], key: False}
+    if class_reads_it:
+        with pytest.raises(
+            UnsupportedError, match=f"{key}=False in config.json of {config['model_type']} is not modelled"
+        ):
+            TrainingJob.from_hf(config, 8)
+        return
+    warnings = TrainingJob.from_hf(config, 8).warnings
+    assert f"{key}=False in config.json is read as True, which its class has whatever it says" in warnings
+    assert "is read as" not in str(TrainingJob.from_hf({**config, key: True}, 8).warnings)

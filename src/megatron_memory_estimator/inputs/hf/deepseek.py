@@ -111,7 +111,7 @@ def kimi_k3(f: Fields) -> Converted:
         raise UnsupportedError(
             "Kimi Linear without attention residuals is not supported: NVIDIA-NeMo/Megatron-Bridge builds Kimi K3 alone"
         )
-    f.implied(
+    f.always(
         mla_use_nope=True, mla_use_output_gate=True, latent_moe_use_norm=True, moe_router_activation_func="sigmoid"
     )
     f.implied(use_grouped_topk=True, num_expert_group=1, topk_group=1, head_dim=f.values.get("head_dim"))

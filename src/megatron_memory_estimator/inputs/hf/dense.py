@@ -117,7 +117,8 @@ def cohere(f: Fields) -> Converted:
 def falcon(f: Fields) -> Converted:
     """Falcon: attention and MLP side by side, behind one norm or a norm each."""
     hidden = f.whole("hidden_size")
-    f.implied(parallel_attn=True, activation="gelu")
+    f.always(parallel_attn=True)
+    f.implied(activation="gelu")
     new = f.switch("new_decoder_architecture", default=False)
     groups = (
         f.whole("num_kv_heads")
@@ -157,7 +158,8 @@ def olmoe(f: Fields) -> Converted:
 
 def minimax_m2(f: Fields) -> Converted:
     """MiniMax-M2: eager norms in fp32, each rank with its part. Megatron-Bridge builds no MTP layers of it."""
-    f.implied(use_qk_norm=True, qk_norm_type="per_layer", use_mtp=True, mtp_transformer_layers=1)
+    f.always(use_qk_norm=True, qk_norm_type="per_layer")
+    f.implied(use_mtp=True, mtp_transformer_layers=1)
     f.implied(attn_type_list=[1] * f.whole("num_hidden_layers"))
     width, d = f.optional_whole("rotary_dim"), f.count("head_dim", default=128)
     settings = {

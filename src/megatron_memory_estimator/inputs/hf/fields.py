@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ...errors import ConfigError
+from ...errors import ConfigError, UnsupportedError
 from ...wording import plain, shown
 
 LARGEST = 2**40
@@ -22,6 +22,8 @@ class Fields:
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
         self.read: set[str] = set()
+        self.contradicted: dict[str, Any] = {}
+        """Keys that say no, false or 0 of what the family has, and what is read instead."""
 
     def has(self, *names: str) -> bool:
         """Whether one of the spellings is present and not null."""
@@ -35,7 +37,20 @@ class Fields:
 
     def implied(self, **expected: Any) -> None:
         """Note keys that say what the family is anyway; one with another value stays unread, and so is named."""
-        self.read.update(name for name, value in expected.items() if self.values.get(name) == value)
+        for name, value in expected.items():
+            given = self.values.get(name)
+            if given == value:
+                self.read.add(name)
+            elif given is not None and not given:
+                self.contradicted[name] = value
+
+    def always(self, **expected: Any) -> None:
+        """The same of keys that the model's class reads. Raises UnsupportedError for one that says no, false or 0."""
+        self.implied(**expected)
+        for name in expected.keys() & self.contradicted.keys():
+            raise UnsupportedError(
+                f"{name}={shown(self.values[name])} in config.json of {plain(str(self.values.get('model_type')), 60)} is not modelled"
+            )
 
     def whole(self, *names: str, default: int | None = None) -> int:
         """A whole number of at least 0; lists of one repeated value are unwrapped."""

@@ -69,7 +69,7 @@ def qwen_next(f: Fields) -> Converted:
     layers = range(f.whole("num_hidden_layers"))
     every = max(f.whole("full_attention_interval", default=4), 1)
     types = f.items("layer_types")
-    f.implied(attn_output_gate=True)
+    f.always(attn_output_gate=True)
     linear = [types[i] != "full_attention" if types else (i + 1) % every != 0 for i in layers]
     settings: dict[str, object] = {
         "qk_layernorm": True,
@@ -174,8 +174,14 @@ def nemotron_h(f: Fields) -> Converted:
         settings["moe_router_enable_expert_bias"] = True
         if f.has("moe_latent_size"):
             settings["moe_latent_size"] = f.whole("moe_latent_size")
-    f.implied(conv_kernel=4, use_conv_bias=True, mamba_hidden_act="silu", mlp_hidden_act="relu2")
-    f.implied(expand=2, chunk_size=128, n_shared_experts=1, num_query_groups=f.values.get("num_key_value_heads"))
+    f.always(conv_kernel=4, use_conv_bias=True, n_shared_experts=1)
+    f.implied(
+        mamba_hidden_act="silu",
+        mlp_hidden_act="relu2",
+        expand=2,
+        chunk_size=128,
+        num_query_groups=f.values.get("num_key_value_heads"),
+    )
     depths = f.optional_whole("num_nextn_predict_layers") or 0
     inner = f.word("mtp_hybrid_override_pattern") or _listed(f, "mtp_layers_block_type")
     if depths and inner:
@@ -205,7 +211,7 @@ def falcon_h1(f: Fields) -> Converted:
     Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/falcon_h1/falconh1_bridge.py`, `falconh1_provider.py`.
     """
     heads, d = f.count("mamba_n_heads"), f.count("mamba_d_head")
-    f.implied(
+    f.always(
         mamba_d_conv=4, mamba_conv_bias=True, mamba_norm_before_gate=False, mamba_d_ssm=heads * d, mamba_use_mlp=True
     )
     f.has("mamba_expand")  # the number of heads says the width

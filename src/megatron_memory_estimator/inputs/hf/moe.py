@@ -70,7 +70,8 @@ def mixtral(f: Fields) -> Converted:
 
 def qwen2_moe(f: Fields) -> Converted:
     """Qwen2-MoE: bias on query, key and value; a gated shared expert."""
-    f.implied(qkv_bias=True, attention_bias=True)
+    f.always(qkv_bias=True)
+    f.implied(attention_bias=True)
     return Converted(
         {
             **routed(f),
@@ -143,7 +144,7 @@ def normed_moe(f: Fields) -> Converted:
 
     Sources: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/hy_v3/hy_v3_bridge.py`, `sarvam/`.
     """
-    f.implied(qk_norm=True, use_qk_norm=True)
+    f.always(qk_norm=True, use_qk_norm=True)
     return Converted({**sigmoid_moe(f), "qk_layernorm": True})
 
 
@@ -226,7 +227,7 @@ def llama4(f: Fields) -> Converted:
 
 def gpt_oss(f: Fields) -> Converted:
     """gpt-oss: biases everywhere, attention sinks, clamped gated activation."""
-    f.implied(attention_bias=True)
+    f.always(attention_bias=True)
     return Converted(
         {
             **routed(f, DENSE_WIDTH),
@@ -248,7 +249,7 @@ def minimax_m3(f: Fields) -> Converted:
     """
     if f.word("qk_norm_type", default="per_head") != "per_head":
         raise ConfigError("qk_norm_type in config.json of minimax_m3 must be per_head")
-    f.implied(use_gemma_norm=True, scoring_func="sigmoid", use_routing_bias=True)
+    f.always(use_gemma_norm=True, scoring_func="sigmoid", use_routing_bias=True)
     shared = f.whole("n_shared_experts", default=1) * f.whole("shared_intermediate_size", default=0)
     d = f.count("head_dim", default=128)
     settings = {

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ...errors import ConfigError
-from ...wording import LONGEST_SHOWN, plain
+from ...wording import LONGEST_SHOWN, plain, shown
 from .fields import Fields, meant
 
 MOST_NAMED = 6
@@ -172,6 +172,11 @@ def check_unread(
             f"config.json has shapes that nothing here reads: {named(shapes, f)}; correct them, or take out those that change nothing"
         )
     warnings = [f"config.json has keys that nothing here reads: {named(keys, f)}"] if keys else []
+    warnings += [
+        f"{plain(key, 60)}={shown(f.values[key])} in config.json is read as {shown(value)}, which its class has whatever it says"
+        for key, value in f.contradicted.items()
+        if key not in f.read
+    ]
     if outside:
         warnings.append(f"only {inner} of config.json is read, and outside it stand {named(outside, f)}")
     return warnings

@@ -25,10 +25,8 @@ FEW_NOTE = "MTP layers of MiMo-V2-Flash are in its checkpoint and not in its con
 def mimo_v2(f: Fields) -> Converted:
     """MiMo-V2-Flash: values narrower than keys; sliding layers have more groups, and sinks."""
     heads, d, dv = f.count("num_attention_heads"), f.count("head_dim"), f.count("v_head_dim")
-    f.implied(
-        swa_num_attention_heads=heads, swa_head_dim=d, swa_v_head_dim=dv, add_swa_attention_sink_bias=True, num_nextn_predict_layers=0,
-        n_shared_experts=None,
-    )  # fmt: skip
+    f.always(swa_num_attention_heads=heads, swa_head_dim=d, swa_v_head_dim=dv, add_swa_attention_sink_bias=True)
+    f.implied(num_nextn_predict_layers=0, n_shared_experts=None)
     pattern = f.items("hybrid_layer_pattern")
     if len(pattern) != f.count("num_hidden_layers") or any(one not in (0, 1) for one in pattern):
         raise ConfigError("hybrid_layer_pattern in config.json must be a list with 0 or 1 for each layer")
