@@ -47,6 +47,13 @@ def test_every_path_of_the_page_exists() -> None:
     assert set(missing) <= made
 
 
+def test_every_file_of_the_table_of_rooms_stands_in_its_room() -> None:
+    rows = re.findall(r"^\| `([a-z_]+)/` \|(.*)$", PAGE, re.MULTILINE)
+    named = [(room, file) for room, row in rows for file in re.findall(r"`([a-z_]+\.(?:py|csv|json))`", row)]
+    assert len(named) > 20
+    assert [(room, file) for room, file in named if not list((PACKAGE / room).rglob(file))] == []
+
+
 def test_every_room_of_the_tree_is_on_the_page() -> None:
     rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
     assert {room for room in rooms if f"`{room}/`" not in PAGE} == set()

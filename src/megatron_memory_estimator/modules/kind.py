@@ -21,7 +21,7 @@ whole layer to the residual stream behind it."""
 Role = Literal["mixer", "mlp", "layer", "nothing"]
 """A mixer, an MLP, both in one with what is added to the residual stream, or nothing, which adds nothing."""
 StateHeads = Literal["none", "mamba", "delta", "whole"]
-"""Rules of the heads of a recurrent state, by name (legality/sharding.py)."""
+"""Rules of the heads of a recurrent state, by name (legality/grid.py)."""
 Rotary = Literal["none", "chunk", "layer"]
 """Whose rotary table is: nobody's, one per model chunk, one per layer."""
 
