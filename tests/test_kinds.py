@@ -334,3 +334,23 @@ def forget() -> None:
 def test_dense_kinds_are_those_with_an_mlp_of_the_models_width(kind: str) -> None:
     names = {param.name for param in layer_unit(context_of(job(kind)), kind).params}
     assert KINDS[kind].dense == ("mlp.linear_fc1.weight" in names)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in EXAMPLES if "csa_window_size" not in EXAMPLES[kind]]
+)  # whole on every rank
+def test_what_tensor_parallel_ranks_share_is_marked_and_cut(kind: str) -> None:
+    """A weight that says "tp" has a dimension cut over its ranks, and no other has one; the parts that an op splits its input into are all
+    of it."""
+    c = context_of(job(kind))
+    seen = 0
+    for declared in units(c):
+        for param in declared.params:
+            cut = any("tp" in dim.axes for dim in param.shape)
+            assert cut == (param.split == "tp"), param
+            seen += cut
+        for op in flattened(declared.unit.items):
+            views = [t for t in op.writes if t.storage != t.name]
+            if ".split" in op.name and op.writes and len(views) == len(op.writes) and len(op.reads) == 1:
+                assert sum(t.nbytes for t in views) == op.reads[0].nbytes, op.name
+    assert seen
