@@ -214,3 +214,10 @@ def compared(tree: ast.AST) -> Iterator[str]:
 def started_by(dialect: Dialect) -> Run:
     """A run of a dialect."""
     return EXAMPLES[dialect.name]
+
+
+def test_a_key_that_decides_memory_is_refused_however_deep_it_stands() -> None:
+    values = {"extra": {"name": "x", "deep": {"recompute_all": True}}, "notes": {"offload": False, "author": "me"}}
+    settings, unknown, refused = translated(values, where="policy.")
+    assert refused == ["policy.extra.deep.recompute_all='True' decides memory and is not modelled"]
+    assert unknown == ["policy.notes"] and not settings

@@ -70,15 +70,27 @@ def translated(
             continue
         elif names_files(key, value):
             refused.append(not_followed(f"{where}{key}", value))
-        elif DECIDES.search(key):
-            near = SHORT.get(key) or meant(key, known_settings())
+        elif decides := _deciding(key, value):
+            path, held = decides
+            near = SHORT.get(key) or meant(path.rpartition(".")[2], known_settings())
             guess = f" (is it {near}?)" if near else ""
-            refused.append(f"{where}{key}={shown(str(value))} decides memory and is not modelled{guess}")
+            refused.append(f"{where}{path}={shown(str(held))} decides memory and is not modelled{guess}")
         else:
             unknown.append(f"{where}{key}")
     if "moe_router_dtype" in settings:
         settings |= router_dtype(settings.pop("moe_router_dtype"))
     return settings, unknown, refused
+
+
+def _deciding(key: str, value: Any) -> tuple[str, Any] | None:
+    """The path and the value of a key that decides memory: of this one, or of one of its section."""
+    if DECIDES.search(key):
+        return key, value
+    for inner, held in value.items() if isinstance(value, Mapping) else ():
+        found = None if held in (None, False, "", [], {}) else _deciding(str(inner), held)
+        if found:
+            return f"{key}.{found[0]}", found[1]
+    return None
 
 
 class Section(NamedTuple):
