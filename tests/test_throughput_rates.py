@@ -52,6 +52,7 @@ from megatron_memory_estimator.throughput.units import (
 )
 
 from .helpers import small_job
+from .test_kinds import job as kimi
 
 ALL = Efficiency(gemm=0.5, grouped=0.4, attention=0.5, hbm=1.0, expert_link=0.5)
 DENSE = {"bfloat16": (800e12, 10e12, 5e-6), "fp8": (1000e12, 12e12, 6e-6), "fp8_block": (1400e12, 11e12, 7e-6)}
@@ -189,8 +190,9 @@ def test_the_share_of_layers_that_full_recomputation_runs_again(
 
 
 def test_a_long_sequence_has_the_rate_of_the_longest_measured_one() -> None:
-    for sequence, expected in ((SEQUENCES[-1], 10e12), (2 * SEQUENCES[-1], 10e12), (SEQUENCES[-2], 8e12), (1, 2e12)):
-        found = attention_rate(round_machine(), sequence, 128, 128, fp8=False)
+    bent = round_machine(attention={"bfloat16_d128": (2e12, 4e12, 6e12, 9e12, 10e12)})
+    for sequence, expected in ((SEQUENCES[-1], 10e12), (2 * SEQUENCES[-1], 10e12), (SEQUENCES[-2], 9e12), (1, 2e12)):
+        found = attention_rate(bent, sequence, 128, 128, fp8=False)
         assert found == pytest.approx(expected * ALL.attention)
 
 
@@ -256,6 +258,15 @@ def test_a_gradient_is_summed_in_fp32_and_a_weight_gathered_in_16_bits(monkeypat
         assert step.collectives(round_machine(), rank.context, rank) == (1.0, 1.0 if distributed else 0.0)
     elements = buffer.elements
     assert sent == {"reduce_scatter": 4 * elements, "all_gather": 2 * elements, "all_reduce": 4 * elements}
+
+
+def test_the_bank_of_attention_residuals_goes_from_stage_to_stage() -> None:
+    """Blocks of two layers, one layer a stage: 0, 1, 1, 2 and 2 rows stand before the five borders, and the hidden state beside them."""
+    found = estimate(
+        kimi("k3_mla", pipeline_model_parallel_size=4, tensor_model_parallel_size=1, sequence_parallel=False)
+    )
+    carried = [stages.carried(stage.rank.context, stage.rank) for stage in found.stages]
+    assert carried == [1 + (0 + 1) / 2, 1 + (1 + 1) / 2, 1 + (1 + 2) / 2, 1 + (2 + 2) / 2]
 
 
 def test_full_sharding_shows_no_gather_of_its_own_behind_the_step() -> None:
