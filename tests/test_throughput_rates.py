@@ -288,6 +288,16 @@ def test_a_graph_of_layers_is_launched_once_and_one_of_the_iteration_not_at_all(
     assert _Walk(round_machine(), whole, Costs({}, {})).launched(ops) == 0
 
 
+def test_what_gets_no_gradient_hands_none_on() -> None:
+    """Indices, and what an op stops at."""
+    c = context_of(small_job(8))
+    x, index, stopped, y = (
+        c.new(name, c.seq, dtype=dtype) for name, dtype in (("x", "fp32"), ("i", "int64"), ("s", "fp32"), ("y", "fp32"))
+    )
+    op = Op("gather", (x, index, stopped), (y,), stops=(stopped,))
+    assert _Walk(round_machine(), c, Costs({}, {}))._backward(op, {"y"}, set()).gives == ("x",)
+
+
 def test_a_fitted_run_is_judged_by_the_runs_of_other_groups_alone() -> None:
     runs = [
         Measured(name, family, estimate(small_job(8)), 1.0) for name, family in (("b", "b"), ("a", "a"), ("c", "b"))
