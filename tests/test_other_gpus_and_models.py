@@ -11,9 +11,10 @@ from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.inputs.catalog import aliases, entries
 from megatron_memory_estimator.inputs.hf import hub
 from megatron_memory_estimator.inputs.hf.load import UNKNOWN, load
-from megatron_memory_estimator.job.hardware import CATALOGUE, GIB, MEMORY_ONLY, find_gpu
+from megatron_memory_estimator.job.hardware import CATALOGUE, GIB, MEMORY_ONLY, Gpu, find_gpu
 from megatron_memory_estimator.report.page import frozen
 from megatron_memory_estimator.throughput import throughput
+from megatron_memory_estimator.throughput.machine import machine
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,17 @@ def test_an_unknown_gpu_says_how_to_give_it() -> None:
 def test_every_gpu_has_a_name_of_its_own() -> None:
     names = [word.lower() for gpu in CATALOGUE for word in {gpu.name, *gpu.aliases}]
     assert len(names) == len(set(names)) and (len(GPUS), len(MEMORY_ONLY)) == (20, 6)
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+def test_a_gpu_has_the_peaks_of_its_architecture(gpu: Gpu) -> None:
+    """fp8 from compute capability 8.9 on, fp4 from 10.0; kernel rates are those of a GPU of the catalogue that has measured ones."""
+    families = {(8, 0): "ampere", (8, 6): "ampere", (8, 9): "ada", (9, 0): "hopper"}
+    assert gpu.family == families.get(gpu.capability, "blackwell")
+    assert (gpu.speed.fp8 > 0) == (gpu.capability >= (8, 9)) and (gpu.speed.fp4 > 0) == (gpu.capability >= (10, 0))
+    assert min(gpu.speed.bf16, gpu.speed.hbm, gpu.speed.nvlink, gpu.speed.network) > 0
+    like = next((one for one in GPUS if one.name == gpu.alike), gpu)
+    assert gpu.alike in ("", like.name) and (not gpu.alike or (machine(like).measured and like.family == gpu.family))
 
 
 def test_aliases_have_the_shape_of_their_model_or_say_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
