@@ -418,3 +418,38 @@ def test_borders_of_a_hybrid_say_the_layers_of_each_stage() -> None:
     config = {"num_layers": 5, "hybrid_layer_pattern": "M|M*M-", "hidden_size": 1024, "num_attention_heads": 8}
     job = TrainingJob.from_config({**config, "vocab_size": 1024, "seq_length": 1024, "add_bias_linear": False}, 2, pp=2)
     assert [len(stage.rank.plans[0].chunk.layers) for stage in estimate(job).stages] == [1, 4]
+
+
+def test_rules_hold_on_both_sides_of_their_borders() -> None:
+    moe, sharded = "Qwen/Qwen3-30B-A3B", {"use_torch_fsdp2": True, "use_distributed_optimizer": False}
+    assert "torch-fsdp2-with-pp-or-ep" in broken_codes(moe, 8, {"expert_model_parallel_size": 2}, **sharded)
+    assert "torch-fsdp2-with-pp-or-ep" not in broken_codes(moe, 8, {"expert_model_parallel_size": 1}, **sharded)
+    moved: dict[str, Any] = {"optimizer_cpu_offload": True}
+    for fraction, refused in ((-0.5, True), (0.0, False), (1.0, False), (1.5, True)):
+        assert ("offload-fraction" in broken_codes(moe, 8, **moved, optimizer_offload_fraction=fraction)) == refused
+    dealt: dict[str, Any] = {"optimizer": "muon", "use_distributed_optimizer": True}
+    for rank, refused in ((7, False), (8, True), (9, True)):
+        assert (
+            "data-parallel-rank-above-size"
+            in broken_codes("Qwen/Qwen3-0.6B", 8, {TP: 1}, **dealt, data_parallel_rank=rank)
+        ) == refused
+    nemotron = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"  # 64 heads of state, 8 groups
+    tall = {TP: 2, CP: 4, "expert_model_parallel_size": 1, "sequence_parallel": True}
+    assert "mamba-heads-over-tp-cp" not in broken_codes(nemotron, 8, tall)
+    assert "mamba-heads-over-tp-cp" in broken_codes(nemotron, 1024, {**tall, TP: 8, CP: 16})
+    second: dict[str, Any] = {"use_megatron_fsdp": True, "megatron_fsdp_version": 2, "megatron_core_version": "0.20"}
+    said = {
+        dtype: [one.rule for one in violations(*parts, 8)]
+        for dtype in ("fp16", "bf16")
+        for parts in (second_version(params_dtype=dtype, **second),)
+    }
+    assert "fp16" in str(said["fp16"]) and "fp16" not in str(said["bf16"])
+
+
+def second_version(**training: Any) -> tuple[Any, Any, Any]:
+    """A dense run with the second version of Megatron-FSDP."""
+    job = TrainingJob.from_hf("Qwen/Qwen3-0.6B", 8, tp=1)
+    settings = dataclasses.replace(
+        job.training, use_distributed_optimizer=False, gradient_accumulation_fusion=False, **training
+    )
+    return job.model, job.layout, settings
