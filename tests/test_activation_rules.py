@@ -11,12 +11,12 @@ import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.device.outside import outside_terms
-from megatron_memory_estimator.modules.layers import layer_unit, mtp_unit
+from megatron_memory_estimator.modules.layers import layer_unit, mtp_unit, output_unit
 from megatron_memory_estimator.modules.moe import kept as moe_kept
 from megatron_memory_estimator.tape.ops import flattened
 from megatron_memory_estimator.tape.simulate import alive_at, leftovers, trace
 
-from .helpers import context, moe_config, small_config
+from .helpers import context, moe_config, moe_job, small_config, small_job
 
 S, B, HID, N, M, D, F = 1024, 2, 1024, 16, 4, 64, 4096
 T = S * B
@@ -419,3 +419,33 @@ def test_a_capacity_drops_rows_and_makes_some_only_where_it_is_padded(settings: 
     """Megatron-LM `moe_utils.py`: an expert gets at most factor x tokens x top-k / experts rows, and exactly as many with padding."""
     job = TrainingJob.from_config(moe_config(), 1, seq_length=S, micro_batch_size=B, **settings)
     assert context(job).sent_rows.size == rows
+
+
+def test_a_loss_in_chunks_has_the_logits_of_one_chunk_and_their_softmax_in_fp32() -> None:
+    """256 of 1,024 tokens, and all 32,000 words of the vocabulary, in the forward and again in the backward."""
+    c = context(small_job(8, loss_function="skyrl_fused", loss_chunk_size=256))
+    (op,) = (
+        op
+        for op in flattened(output_unit(c, owns_weight=True, shared=False).unit.items)
+        if op.name.endswith("cross_entropy")
+    )
+    for there in (op.forward, op.backward):
+        found = {t.name.rpartition(".")[2]: t.nbytes for t in there if "of a chunk" in t.name}
+        assert found == dict.fromkeys(("logits of a chunk", "softmax of a chunk"), 256 * 32_000 * 4)
+
+
+def test_rows_of_experts_are_full_but_where_a_rank_has_a_capacity() -> None:
+    """Twice the rows that a rank gets on average are half full."""
+    assert context(moe_job(8, router_imbalance=1.0)).filled == 1.0
+    dropping = {
+        "moe_token_dispatcher_type": "flex",
+        "moe_flex_dispatcher_backend": "hybridep",
+        "moe_router_dtype": "fp32",
+    }
+    paged = {
+        **dropping,
+        "moe_expert_rank_capacity_factor": 2.0,
+        "expert_model_parallel_size": 4,
+        "router_imbalance": 1.0,
+    }
+    assert context(moe_job(8, gpu="GB200", **paged)).filled == pytest.approx(0.5, rel=0.05)
