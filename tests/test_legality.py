@@ -434,7 +434,7 @@ def test_rules_hold_on_both_sides_of_their_borders() -> None:
             in broken_codes("Qwen/Qwen3-0.6B", 8, {TP: 1}, **dealt, data_parallel_rank=rank)
         ) == refused
     nemotron = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"  # 64 heads of state, 8 groups
-    tall = {TP: 2, CP: 4, "expert_model_parallel_size": 1, "sequence_parallel": True}
+    tall = {TP: 4, CP: 4, "expert_model_parallel_size": 1, "sequence_parallel": True}
     assert "mamba-heads-over-tp-cp" not in broken_codes(nemotron, 8, tall)
     assert "mamba-heads-over-tp-cp" in broken_codes(nemotron, 1024, {**tall, TP: 8, CP: 16})
     second: dict[str, Any] = {"use_megatron_fsdp": True, "megatron_fsdp_version": 2, "megatron_core_version": "0.20"}
