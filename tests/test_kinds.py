@@ -336,9 +336,8 @@ def test_dense_kinds_are_those_with_an_mlp_of_the_models_width(kind: str) -> Non
     assert KINDS[kind].dense == ("mlp.linear_fc1.weight" in names)
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind in EXAMPLES if "csa_window_size" not in EXAMPLES[kind]]
-)  # whole on every rank
+# compressed attention is whole on every rank
+@pytest.mark.parametrize("kind", [kind for kind in EXAMPLES if "csa_window_size" not in EXAMPLES[kind]])
 def test_what_tensor_parallel_ranks_share_is_marked_and_cut(kind: str) -> None:
     """A weight that says "tp" has a dimension cut over its ranks, and no other has one; the parts that an op splits its input into are all
     of it."""

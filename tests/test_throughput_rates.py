@@ -197,7 +197,7 @@ def test_a_long_sequence_has_the_rate_of_the_longest_measured_one() -> None:
 
 
 def test_a_large_collective_runs_at_the_bandwidth_of_the_largest_measured_one() -> None:
-    """8 ranks that send 7/8 of a buffer each in 1e13 bytes a second."""
+    """8 ranks that send 7/8 of a buffer each in 1e12 bytes a second."""
     links = {"all_gather": {2: (1.0,) * 6, 8: tuple(1e-6 + size / 1e12 for size in MESSAGES)}}
     assert bus(round_machine(collectives=links), "all_gather") == pytest.approx(7 / 8 * 1e12)
 

@@ -142,5 +142,15 @@ def test_a_key_that_says_no_of_what_the_family_has_is_refused_or_named(
             TrainingJob.from_hf(config, 8)
         return
     warnings = TrainingJob.from_hf(config, 8).warnings
-    assert f"{key}=False in config.json is read as True, which its class has whatever it says" in warnings
+    assert f"{key}=False in config.json is read as True: no other value is modelled" in warnings
     assert "is read as" not in str(TrainingJob.from_hf({**config, key: True}, 8).warnings)
+
+
+def test_a_key_that_says_nothing_of_what_the_family_lacks_is_no_contradiction() -> None:
+    """MiMo-V2-Flash has no shared experts, and of MiniMax-M2's MTP layers nothing is built."""
+    for name, keys in (
+        ("XiaomiMiMo/MiMo-V2-Flash", {"n_shared_experts": 0}),
+        ("MiniMaxAI/MiniMax-M2.5", {"use_mtp": False, "mtp_transformer_layers": 0}),
+    ):
+        config = {**entries()[name]["config"], **keys}
+        assert "is read as" not in str(TrainingJob.from_hf(config, 8).warnings)

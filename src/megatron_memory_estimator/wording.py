@@ -95,3 +95,8 @@ def shown(value: object, most: int = LONGEST_SHOWN) -> str:
         return plain(repr(value), most)
     except (RecursionError, ValueError):
         return f"a {type(value).__name__}"
+
+
+def says_nothing(value: object) -> bool:
+    """Whether a value stands for "not here": null, false, zero, or empty."""
+    return value is None or value is False or (isinstance(value, int | float | str | list | dict) and not value)

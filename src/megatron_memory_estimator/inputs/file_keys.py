@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import ConfigError
-from ..wording import shown
+from ..wording import says_nothing, shown
 
 NAMES = re.compile(
     r"extends?|_?bases?_?|base_configs?|includes?|defaults|inherits?(_from)?|parents?|presets?|config_names?|additional_configs?|extra_configs?"
@@ -29,7 +29,7 @@ ENDINGS = (".yaml", ".yml", ".json", ".conf", ".toml")
 def names_files(key: str, value: Any) -> bool:
     """Whether a key of a run names other files of settings."""
     last = key.rpartition(".")[2].lower()
-    if value in (None, False, "", [], {}):
+    if says_nothing(value):
         return False
     values = value if isinstance(value, list) else [value]
     files = any(isinstance(one, str) and one.strip().lower().endswith(ENDINGS) for one in values)

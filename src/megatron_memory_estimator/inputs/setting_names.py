@@ -14,7 +14,7 @@ from ..job.model import Model
 from ..job.rollout import Rollout
 from ..job.settings import nearest
 from ..job.training import Training
-from .transformer_config import IRRELEVANT, KNOWN, RENAMED, UNCOUNTED, UNSUPPORTED, not_modelled
+from .transformer_config import IRRELEVANT, KNOWN, RENAMED, UNCOUNTED, UNSUPPORTED, known_of
 
 PARTS: tuple[type[Any], ...] = (Model, Layout, Training, Rollout, Environment)
 
@@ -38,7 +38,7 @@ def sorted_settings(values: Mapping[str, Any]) -> dict[type[Any], dict[str, Any]
                 raise ConfigError(f"{name}={value!r} is not modelled; only {UNSUPPORTED[name][0]!r} is")
             continue
         if name in KNOWN:
-            raise ConfigError(not_modelled(name, name))
+            raise ConfigError(f"{name} is not modelled{known_of(name)}")
         if name not in known:
             near = nearest(name, ["num_gpus", *known, *IRRELEVANT, *UNCOUNTED])
             raise ConfigError(f'unknown setting "{name}".{near}')

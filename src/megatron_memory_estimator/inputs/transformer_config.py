@@ -151,9 +151,9 @@ KNOWN = {
 and 5103, dev of August 2026)."""
 
 
-def not_modelled(name: str, said: str) -> str:
-    """One sentence for what is not modelled, as it was `said`, with what is known of it."""
-    return f"{said} is not modelled" + (f". Known of it: {KNOWN[name]}" if name in KNOWN else "")
+def known_of(*names: str) -> str:
+    """What is known of names that are not modelled, each fact once: behind the sentence that says so, "" where nothing is."""
+    return "".join(f". Known of it: {one}" for one in dict.fromkeys(KNOWN[name] for name in names if name in KNOWN))
 
 
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {

@@ -10,6 +10,8 @@ which Megatron-Bridge loads (`kimi_vl/modeling_kimi_k25_vl.py`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..job.model import Model
 from ..job.tower import HfTower, Sound, half
 from ..job.training import Training
@@ -38,7 +40,7 @@ def images(v: Context, tower: HfTower, h: How) -> Module[None]:
     wide = tuple(v.new(f"mlp.{name}", v.seq, v.batch, width_of(tower)) for name in ("up", "activation"))
     each = 4 * tower.hidden * tower.hidden + (3 if KINDS[tower.kind].gated else 2) * tower.hidden * tower.ffn
     flops = 2 * v.seq.local * v.batch.size * each * tower.depth
-    x = v.residual(f"layers.{tower.depth - 1}.output")
+    x = _last(v, tower)
     yield Op("layers", (), (x,), forward=wide, work=(Streamed(flops, counted=False),))
     if not projection:
         for op in PROJECTIONS[tower.kind](v, tower, x):
@@ -49,13 +51,28 @@ def images(v: Context, tower: HfTower, h: How) -> Module[None]:
 def _trained(v: Context, tower: HfTower, *, projected: bool = True) -> Module[None]:
     """All of it, of which what is trained needs for its backward is kept. A projection that is not `projected` hands a gradient on."""
     x = v.residual("hidden_states")
-    yield from (_heard if tower.sound else _embedded)(v, tower, x)
+    yield from _entered(v, tower, x)
+    yield from _through(v, tower, x, lambda module, at: module)
+    yield from PROJECTIONS[tower.kind](v if projected else with_frozen_linears(v), tower, _last(v, tower))
+
+
+def _entered(v: Context, tower: HfTower, out: Tensor) -> Module[None]:
+    """The rows that its first layer reads."""
+    yield from (_heard if tower.sound else _embedded)(v, tower, out)
+
+
+def _through(v: Context, tower: HfTower, x: Tensor, made: Callable[[Module[None], int], Module[None]]) -> Module[None]:
+    """Its layers, each as `made`, and the mergers behind some of them."""
     for at in range(tower.depth):
-        yield from layer(v, tower, x, at)
-        x = v.residual(f"layers.{at}.output")
+        yield from made(layer(v, tower, x, at), at)
+        x = _last(v, tower, at)
         if at in tower.deepstack:
             yield from _merged(v, tower, f"merger_list.{at}", x, over_all=True)
-    yield from PROJECTIONS[tower.kind](v if projected else with_frozen_linears(v), tower, x)
+
+
+def _last(v: Context, tower: HfTower, at: int = -1) -> Tensor:
+    """What a layer hands on, or the last one."""
+    return v.residual(f"layers.{at % tower.depth}.output")
 
 
 def _rerun(v: Context, tower: HfTower, h: How) -> Module[None]:
@@ -63,7 +80,7 @@ def _rerun(v: Context, tower: HfTower, h: How) -> Module[None]:
     that layers keep their inputs whether they are trained or not, and what leads from them into the language model what it needs."""
     frozen, x = h.layers or h.adapters, v.residual("hidden_states")
     leaf: tuple[Tensor, ...] = ()
-    for op in (_heard if tower.sound else _embedded)(v, tower, x):
+    for op in _entered(v, tower, x):
         assert isinstance(op, Op)
         yield op._replace(saves=(), backward=()) if frozen else op
         leaf = op.writes[-1:] if op.name in LEAVES else leaf
@@ -73,16 +90,16 @@ def _rerun(v: Context, tower: HfTower, h: How) -> Module[None]:
     tables = tuple(v.new(f"rotary_pos_emb.{name}", v.seq, v.batch, d) for name in KINDS[tower.kind].tables)
     if tables:
         yield Op("rotary_pos_emb", (), tables)
-    behind = with_frozen_linears(v) if frozen and not h.adapters else v
-    for at in range(tower.depth):
-        first = (Op(f"layers.{at}.position_embeddings", tables, (), calls=0),) if tables else ()
-        inside = tuple(layer(behind, tower, x, at))
+
+    def checkpointed(module: Module[None], at: int) -> Module[None]:
+        inside = tuple(module)
         yield from (one for one in inside if isinstance(one, Param))
-        yield Recompute(f"layers.{at}", (*first, *(one for one in inside if isinstance(one, Op))))
-        x = v.residual(f"layers.{at}.output")
-        if at in tower.deepstack:
-            yield from _merged(behind, tower, f"merger_list.{at}", x, over_all=True)
-    yield from PROJECTIONS[tower.kind](with_frozen_linears(v) if h.projection and not h.adapters else behind, tower, x)
+        given = (Op(f"layers.{at}.position_embeddings", tables, (), calls=0),) if tables else ()
+        yield Recompute(f"layers.{at}", (*given, *(one for one in inside if isinstance(one, Op))))
+
+    behind = with_frozen_linears(v) if frozen and not h.adapters else v
+    yield from _through(behind, tower, x, checkpointed)
+    yield from PROJECTIONS[tower.kind](behind, tower, _last(v, tower))  # frozen with its layers: one switch has both
 
 
 LEAVES = ("patch_embed.proj", "conv_out")

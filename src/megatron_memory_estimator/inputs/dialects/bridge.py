@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ...errors import ConfigError, UnsupportedError
 from ...job.layout import SHORT as SHORT_NAMES
 from ...job.model import Model
-from ...wording import shown, whole
+from ...wording import says_nothing, shown, whole
 from ..bridge_config import DDP, LOW_PRECISION, OPTIMIZER
 from ..door_defaults import without_loss
 from ..field_names import fields_of, meant, misspelled
@@ -348,7 +348,7 @@ def strange_keys(
         if not key or key.startswith("_"):
             continue
         guess = _guess(section, key, fields)
-        name, nothing = full_name(key), value in (None, False, "", [], {})
+        name, nothing = full_name(key), says_nothing(value)
         read = key in READ or name in {*known_settings(), *UNSUPPORTED, *UNCOUNTED, *IRRELEVANT}
         decides = DECIDES.search(key + guess) and section in ("model", "ddp", "optimizer", "train")
         if decides and not read and not nothing:

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ...job.layout import SHORT
-from ...wording import shown
+from ...wording import says_nothing, shown
 from ..environment import VARIABLES
 from ..field_names import meant
 from ..file_keys import names_files, not_followed
@@ -66,7 +66,7 @@ def translated(
         if key in table or name in known_settings() or name in UNSUPPORTED or name in UNCOUNTED:
             if value is not None:
                 settings[name] = scalar(value) if isinstance(value, str) and POWER.fullmatch(value) else value
-        elif is_harmless(name) or value in (None, False, "", [], {}):
+        elif is_harmless(name) or says_nothing(value):
             continue
         elif names_files(key, value):
             refused.append(not_followed(f"{where}{key}", value))
@@ -87,8 +87,7 @@ def _deciding(key: str, value: Any) -> tuple[str, Any] | None:
     if DECIDES.search(key):
         return key, value
     for inner, held in value.items() if isinstance(value, Mapping) else ():
-        found = None if held in (None, False, "", [], {}) else _deciding(str(inner), held)
-        if found:
+        if not says_nothing(held) and (found := _deciding(str(inner), held)):
             return f"{key}.{found[0]}", found[1]
     return None
 

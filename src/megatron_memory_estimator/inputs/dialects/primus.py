@@ -26,7 +26,7 @@ from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
 from ...job.model import Model
-from ...wording import any_of, dashed, shown, whole
+from ...wording import any_of, dashed, says_nothing, shown, whole
 from ..door_defaults import own
 from ..file_keys import names_files, not_followed
 from ..hf.load import load
@@ -511,7 +511,7 @@ def own_arguments(own: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     for key, value in own.items():
         if (key in exact or key.startswith(starts)) and key != "turbo_sync_free_moe_stage":
             continue
-        if value in (None, False, "", [], {}, "none"):
+        if says_nothing(value) or value == "none":
             continue
         if key == SPLIT:
             continue

@@ -159,7 +159,7 @@ def olmoe(f: Fields) -> Converted:
 def minimax_m2(f: Fields) -> Converted:
     """MiniMax-M2: eager norms in fp32, each rank with its part. Megatron-Bridge builds no MTP layers of it."""
     f.always(use_qk_norm=True, qk_norm_type="per_layer")
-    f.implied(use_mtp=True, mtp_transformer_layers=1)
+    f.implied(**{name: f.values.get(name) and 1 for name in ("use_mtp", "mtp_transformer_layers")})  # one or none
     f.implied(attn_type_list=[1] * f.whole("num_hidden_layers"))
     width, d = f.optional_whole("rotary_dim"), f.count("head_dim", default=128)
     settings = {

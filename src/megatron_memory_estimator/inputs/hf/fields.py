@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ...errors import ConfigError, UnsupportedError
-from ...wording import plain, shown
+from ...wording import plain, says_nothing, shown
 
 LARGEST = 2**40
 MOST_COMPARED = 1000
@@ -41,16 +41,16 @@ class Fields:
             given = self.values.get(name)
             if given == value:
                 self.read.add(name)
-            elif given is not None and not given:
+            elif given is not None and says_nothing(given) and not says_nothing(value):
                 self.contradicted[name] = value
 
     def always(self, **expected: Any) -> None:
         """The same of keys that the model's class reads. Raises UnsupportedError for one that says no, false or 0."""
         self.implied(**expected)
-        for name in expected.keys() & self.contradicted.keys():
-            raise UnsupportedError(
-                f"{name}={shown(self.values[name])} in config.json of {plain(str(self.values.get('model_type')), 60)} is not modelled"
-            )
+        for name in expected:
+            if name in self.contradicted:
+                kind = plain(str(self.values.get("model_type")), 60)
+                raise UnsupportedError(f"{name}={shown(self.values[name])} in config.json of {kind} is not modelled")
 
     def whole(self, *names: str, default: int | None = None) -> int:
         """A whole number of at least 0; lists of one repeated value are unwrapped."""

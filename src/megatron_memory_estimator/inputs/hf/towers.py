@@ -567,7 +567,11 @@ def _read(reader: Reader, key: str, outer: Mapping[str, Any], text: Fields) -> T
     v = Fields(dict(own))
     found = reader(v, Fields(dict(outer)), text.count("hidden_size"))
     known = v.read | ACTIVATIONS
-    left = [name for name, value in v.values.items() if name not in known and not irrelevant(name, value)]
+    left = [
+        name
+        for name, value in v.values.items()
+        if name not in known and (name in v.contradicted or not irrelevant(name, value))
+    ]
     if left:
         raise ConfigError(f"stand keys that nothing here reads: {named(left, v)}")
     return found

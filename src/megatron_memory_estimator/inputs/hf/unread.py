@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ...errors import ConfigError
-from ...wording import LONGEST_SHOWN, plain, shown
+from ...wording import LONGEST_SHOWN, plain, says_nothing, shown
 from .fields import Fields, meant
 
 MOST_NAMED = 6
@@ -77,11 +77,6 @@ TOWER_WORDS = (
     "projection", "tile", "frame",
 )  # fmt: skip
 WINDOWED = ("full_attention", "sliding_attention", "chunked_attention")
-
-
-def says_nothing(value: object) -> bool:
-    """Whether a value stands for "not here": null, false, zero, or empty."""
-    return value is None or value is False or (isinstance(value, int | float | str | list | dict) and not value)
 
 
 def irrelevant(key: str, value: object) -> bool:
@@ -173,7 +168,7 @@ def check_unread(
         )
     warnings = [f"config.json has keys that nothing here reads: {named(keys, f)}"] if keys else []
     warnings += [
-        f"{plain(key, 60)}={shown(f.values[key])} in config.json is read as {shown(value)}, which its class has whatever it says"
+        f"{plain(key, 60)}={shown(f.values[key])} in config.json is read as {shown(value)}: no other value is modelled"
         for key, value in f.contradicted.items()
         if key not in f.read
     ]

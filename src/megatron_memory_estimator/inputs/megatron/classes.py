@@ -14,7 +14,7 @@ from typing import Any
 from ...errors import UnsupportedError
 from ...wording import LONGEST_SHOWN, plain, shown
 from ..setting_names import known_settings
-from ..transformer_config import IRRELEVANT, KNOWN, UNCOUNTED, UNSUPPORTED, not_modelled, uncounted
+from ..transformer_config import IRRELEVANT, UNCOUNTED, UNSUPPORTED, known_of, uncounted
 from .derive import DERIVED
 from .table import Argument, arguments
 
@@ -53,9 +53,8 @@ def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
         refused.append(f"{dest}={shown(value)}")
     if refused:
         verb = "argument {} is" if len(refused) == 1 else "arguments {} are"
-        known = dict.fromkeys(KNOWN[dest] for dest in given if dest in KNOWN and _stated(dest, given[dest], by_dest))
-        more = "".join(f". Known of it: {one}" for one in known)
-        raise UnsupportedError(f"Megatron {verb.format(', '.join(refused))} not modelled{more}")
+        known = known_of(*(dest for dest in given if _stated(dest, given[dest], by_dest)))
+        raise UnsupportedError(f"Megatron {verb.format(', '.join(refused))} not modelled{known}")
     notes = [f"not modelled and ignored: {', '.join(sorted(ignored))}"] if ignored else []
     notes += uncounted(given)
     notes += [
@@ -109,7 +108,7 @@ def no_setting(name: str, said: str) -> str:
     if is_harmless(dest):
         return f"{said} does not change memory; leave it out"
     if dest in UNSUPPORTED or (argument and argument_class(dest) not in ("modelled", IGNORED)):
-        return not_modelled(dest, said)
+        return f"{said} is not modelled{known_of(dest)}"
     if argument is None:
         return ""
     if argument_class(dest) == IGNORED:
