@@ -377,23 +377,19 @@ class Bounds:
     ) -> None:
         self.job, self.pipelines, self.cells, self.arrays = job, pipelines, cells, pipelines.arrays
         shapes = pipelines.shapes
-        pairs = [(shapes[shape].pp, grid.worlds[world]) for shape, world in zip(cells.shape, cells.world, strict=True)]
-        replicas = {pair: at for at, pair in enumerate(dict.fromkeys(pairs))}
-        self.pieces = Pieces(job, machine, grid, style, list(replicas), known, arrays=self.arrays)
-        numbers = pipelines.numbers
-        self.pair = self._column(
-            [numbers[shape, shapes[shape].effective(n)] for shape, n in zip(cells.shape, cells.count, strict=True)]
+        shape, world, point, micro, self.count = map(
+            self._column, (cells.shape, cells.world, cells.point, cells.micro, cells.count)
         )
-        micro = len(grid.micro)
-        self.replica = self._column([replicas[pair] for pair in pairs])
-        self.flat = self._column([point * micro + size for point, size in zip(cells.point, cells.micro, strict=True)])
-        self.count = self._column(cells.count)
-        self.chunks = self._column([shapes[shape].vp for shape in cells.shape])
-        of_shapes = [pipelines.rows[shape] for shape in cells.shape]
-        self.rows = [self._column(column) for column in zip(*of_shapes, strict=True)]
+        stages, self.chunks = (self._of([getattr(one, name) for one in shapes], shape) for name in ("pp", "vp"))
+        pairs, self.replica = self._different(stages, world, len(grid.worlds))
+        replicas = [(pp, grid.worlds[number]) for pp, number in pairs]
+        self.pieces = Pieces(job, machine, grid, style, replicas, known, arrays=self.arrays)
+        ways, way = self._different(shape, self.count, max(cells.count) + 1)
+        self.pair = self._of([pipelines.numbers[one, shapes[one].effective(n)] for one, n in ways], way)
+        self.flat = point * len(grid.micro) + micro
+        self.rows = [self._of(column, shape) for column in zip(*pipelines.rows, strict=True)]
         """[place]: the row of each cell's stage."""
-        before = self._column(pipelines.before) if self.arrays else pipelines.before
-        self.before = [before[at] for at in self.rows]
+        self.before = [self._of(pipelines.before, at) for at in self.rows]
         """[place]: ranks before the last one that a stage stands for."""
         self._costs: dict[Option, Cost] = {}
         self._passed: dict[Training, Passes] = {}
@@ -407,6 +403,24 @@ class Bounds:
         import numpy as np
 
         return np.array(values)
+
+    def _of(self, values: Sequence[Any], at: Any) -> Any:
+        """The values at some places."""
+        if not self.arrays:
+            return values[at]
+        import numpy as np
+
+        return np.array(values)[at]
+
+    def _different(self, first: Any, second: Any, size: int) -> tuple[list[tuple[int, int]], Any]:
+        """The different pairs of two columns, of which the second is below `size`, and which of them each cell has."""
+        numbers: Any = [first * size + second]
+        which: Any = 0
+        if self.arrays:
+            import numpy as np
+
+            numbers, which = np.unique(numbers[0], return_inverse=True)
+        return [divmod(int(number), size) for number in numbers], which
 
     def _counts(self, name: Any, table: Any, rows: Sequence[Any]) -> list[Any]:
         """[place] of how many of each unit the cells have; found once."""

@@ -256,8 +256,8 @@ def _unspoken(job: TrainingJob) -> Iterator[str]:
         yield "mtp_num_layers"
     if model.moe_router_score_function == "softmax":
         yield "moe_router_enable_expert_bias"
-    if (model.experimental_attention_variant or "").startswith("gdn_whole"):  # a plug-in of slime's
-        yield "experimental_attention_variant"
+    if model.attn_res_block_size or (model.experimental_attention_variant or "").startswith("gdn_whole"):
+        yield "experimental_attention_variant"  # of a class of Megatron-Bridge, or of a plug-in of slime's
 
 
 LOSS_FUSION = ("cross_entropy_loss_fusion", "cross_entropy_fusion_impl")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import field
 from heapq import heappop, heappush
 from itertools import product
@@ -233,22 +233,33 @@ class Group(NamedTuple):
 
 
 class Bounded(NamedTuple):
-    """The bounds of cells as lists: of the objective, and what else is looked at; whether the high end fits, and which may fit at all."""
+    """How many cells surely do not fit. Of those that may fit: their bounds of the objective, of what else is looked at and of all passes,
+    and whether their high end fits, as arrays or lists."""
 
-    keys: list[float]
-    others: list[float]
-    passes: list[float]
-    surely: list[bool]
-    cells: list[int]
-
-    def least(self, figures: Sequence[float]) -> float:
-        """The least of some figures, of the cells that may fit."""
-        return min(figures[at] for at in self.cells)
+    hopeless: int
+    cells: Any
+    keys: Any
+    others: Any
+    passes: Any
+    surely: Any
 
     @property
-    def hopeless(self) -> int:
-        """Cells that surely do not fit."""
-        return len(self.keys) - len(self.cells)
+    def layouts(self) -> int:
+        """All cells."""
+        return len(self.cells) + self.hopeless
+
+    def ordered(self, most: float) -> Bounded:
+        """As lists, the most promising first, without those that have more of the other figure than `most`."""
+        if isinstance(self.keys, list):
+            kept = [at for at, other in enumerate(self.others) if other <= most]
+            found = [[values[at] for at in kept] for values in self[1:]]
+        else:
+            import numpy as np
+
+            (kept,) = (self.others <= most).nonzero()
+            kept = kept[np.lexsort((self.others[kept], self.keys[kept]))]
+            found = [values[kept].tolist() for values in self[1:]]
+        return Bounded(self.hopeless, *found)
 
 
 class Recomputed(NamedTuple):
@@ -260,13 +271,12 @@ class Recomputed(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Layouts of a group with one training and option that may fit, the most promising first: their bounds, and their cells in order."""
+    """Layouts of a group with one training and option that may fit, the most promising first, as lists."""
 
     group: Group
     training: int
     option: int
     bounded: Bounded
-    cells: list[int]
 
 
 class Timed(NamedTuple):
@@ -435,31 +445,36 @@ class _Queue:
         trainings = group.style.trainings
         bounds = [self._bounded(bound) for bound in group.bounds.least(trainings[0][1], group.style.options)]
         self.search.found.too_large += sum(one.hopeless for one in bounds) * len(trainings)
-        hopeful = [one for one in bounds if one.cells]
+        hopeful = [one for one in bounds if len(one.cells)]
         if hopeful:
-            self._push(min(one.least(one.keys) for one in hopeful), 0.0, group)
+            self._push(min(_least(one.keys) for one in hopeful), 0.0, group)
         else:
-            self.done += sum(len(one.keys) for one in bounds) * len(trainings)
+            self.done += sum(one.layouts for one in bounds) * len(trainings)
 
     def _bounded(self, bound: Bound) -> Bounded:
         limit = float("inf") if self.limit is None else self.limit
-        lows, highs = _values(bound.low), _values(bound.high)
-        return Bounded(
-            _values(self.objective.key(bound)), _values(self.objective.other(bound)), _values(bound.passes),
-            [high <= limit for high in highs], [at for at, low in enumerate(lows) if low <= limit],
-        )  # fmt: skip
+        figures = self.objective.key(bound), self.objective.other(bound), bound.passes
+        if isinstance(bound.low, float):
+            cells = [0] if bound.low <= limit else []
+            one = [[value] * len(cells) for value in (*figures, bound.high <= limit)]
+            return Bounded(1 - len(cells), *[cells, *one])
+        (fitting,) = (bound.low <= limit).nonzero()
+        columns = [values[fitting] for values in (*figures, bound.high <= limit)]
+        return Bounded(len(bound.low) - len(fitting), *[fitting, *columns])
 
     def _expand(self, group: Group) -> None:
         """The recomputations of a group, each with the seconds that it takes."""
         for number, (_, training) in enumerate(group.style.trainings):
             bounds = [self._bounded(bound) for bound in group.bounds.idle(training, group.style.options)]
-            hopeful = [one for one in bounds if one.cells]
+            hopeful = [one for one in bounds if len(one.cells)]
             if hopeful:
-                key = min(one.least(one.keys) for one in hopeful)
-                other = min(one.least(one.others) for one in hopeful)
+                key, other = (
+                    min(map(_least, values))
+                    for values in zip(*((one.keys, one.others) for one in hopeful), strict=True)
+                )
                 self._push(key, other, Recomputed(group, number, other))
             else:
-                self.done += sum(len(one.keys) for one in bounds)
+                self.done += sum(one.layouts for one in bounds)
             self.search.said(self.done)
 
     def _open(self, one: Recomputed, *, most: float) -> None:
@@ -470,39 +485,38 @@ class _Queue:
             return
         for option, bound in enumerate(group.bounds.of(chosen, group.style.options)):
             found = self._bounded(bound)
-            self.done += len(found.keys)
-            if found.cells:
-                cells = sorted(found.cells, key=lambda cell: (found.keys[cell], found.others[cell]))
-                block = Block(group, training, option, found, cells)
-                self._push(self._next_key(found.keys[cells[0]]), found.others[cells[0]], (block, 0))
+            self.done += found.layouts
+            ordered = found.ordered(most)
+            if ordered.cells:
+                block = Block(group, training, option, ordered)
+                self._push(self._next_key(ordered.keys[0]), ordered.others[0], (block, 0))
 
     def _next(self, block: Block, at: int, *, most: float, tight: bool, first: bool) -> None:
         """The next layout of a block that may be worth a line: timed exactly, or evaluated where its seconds are not the order."""
-        while at < len(block.cells) and not self._wanted(block, at, most=most, tight=tight, first=first):
+        _, cells, keys, others, passes, _ = block.bounded
+        while at < len(cells) and not self._wanted(block, at, most=most, tight=tight, first=first):
             at += 1
-        if at + 1 < len(block.cells):
-            behind = block.cells[at + 1]
-            self._push(self._next_key(block.bounded.keys[behind]), block.bounded.others[behind], (block, at + 1))
-        if at < len(block.cells):
-            cell = block.cells[at]
-            key = block.bounded.keys[cell]
-            if self.objective.timed and self.search.legal.shapes[block.group.cells.shape[cell]].pp > 1:
+        if at + 1 < len(cells):
+            self._push(self._next_key(keys[at + 1]), others[at + 1], (block, at + 1))
+        if at < len(cells):
+            key = keys[at]
+            if self.objective.timed and self.search.legal.shapes[block.group.cells.shape[cells[at]]].pp > 1:
                 _, training = block.group.style.trainings[block.training]
-                longer = block.group.bounds.passes(training, cell) - block.bounded.passes[cell]
+                longer = block.group.bounds.passes(training, cells[at]) - passes[at]
                 key += max(longer, 0.0) * ROUNDED
-            self._push(self._next_key(key), block.bounded.others[cell], Timed(block, at))
+            self._push(self._next_key(key), others[at], Timed(block, at))
 
     def _next_key(self, key: float) -> float:
         """The key of layouts that were opened."""
         return key if self.near else 0.0
 
     def _wanted(self, block: Block, at: int, *, most: float, tight: bool, first: bool) -> bool:
-        cell = block.cells[at]
-        surely = block.bounded.surely[cell] or tight or (first and len(self.apart) < APART)
-        return surely and block.bounded.others[cell] <= most
+        surely = block.bounded.surely[at] or tight or (first and len(self.apart) < APART)
+        return surely and block.bounded.others[at] <= most
 
     def _evaluate(self, block: Block, at: int, *, tight: bool) -> None:
-        plan, found = self.search.plan(block.group, block.training, block.option, block.cells[at]), self.search.found
+        plan = self.search.plan(block.group, block.training, block.option, block.bounded.cells[at])
+        found = self.search.found
         found.evaluated += 1
         limit = plan.needed.high if self.limit is None else self.limit
         if plan.needed.high <= limit:
@@ -521,9 +535,9 @@ def _plainness(plan: Plan) -> int:
     return 2 if plan.job.layout.pipeline_model_parallel_layout else int(plan.split != "even")
 
 
-def _values(found: Any) -> list[float]:
-    """One for each cell."""
-    return [found] if isinstance(found, float) else found.tolist()
+def _least(values: Any) -> float:
+    """The least of a list or an array."""
+    return float(min(values) if isinstance(values, list) else values.min())
 
 
 def _has_numpy() -> bool:
