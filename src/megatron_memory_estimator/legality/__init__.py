@@ -158,7 +158,7 @@ def stated_violations(model: Model, layout: Layout, training: Training, num_micr
 
 def beside_pipeline(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """The violated rules that see of the pipeline only whether it has stages and chunks (`pipeline_sides`), and not the GPUs."""
-    return _of((*PARTS, *SWITCHES), model, layout, training)
+    return _of((*SWITCHES, *PARTS), model, layout, training)
 
 
 def pipeline_sides(model: Model, layout: Layout) -> tuple[bool, bool]:
