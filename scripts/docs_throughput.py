@@ -102,6 +102,24 @@ def throughput_rows() -> str:
     return markdown(("run", "GPUs", "tokens/s/GPU", "error", "looked at", "fitted to other families"), rows)
 
 
+def throughput_sparse() -> str:
+    """Published rates of sparse attention, which are in no sum."""
+    from megatron_memory_estimator import TrainingJob, estimate
+
+    rows = []
+    for one in lines_of("throughput_sparse.jsonl"):
+        job = TrainingJob.from_hf(one["model"], one["num_gpus"], gpu=one["gpu"], **one["settings"])
+        rate, t = estimate(job).throughput.tokens_per_s_gpu, job.training
+        kernels = "deterministic" if t.deterministic_mode else "usual"
+        rows.append(
+            (
+                f"`{one['id']}`", f"{one['num_gpus']} {one['gpu']}", f"{t.seq_length:,}", kernels,
+                f"{one['tokens_per_s_gpu']:.0f}", f"{rate:.0f}", f"{rate / one['tokens_per_s_gpu'] - 1:+.0%}",
+            )
+        )  # fmt: skip
+    return markdown(("run", "GPUs", "sequence", "kernels", "tokens/s/GPU", "predicted", "error"), rows)
+
+
 def throughput_ranges() -> str:
     """How far runs of each kind were from their predictions."""
     from megatron_memory_estimator.throughput.certainty import likely
@@ -270,6 +288,7 @@ TABLES = {
     "throughput sums": throughput_sums,
     "throughput pairs": throughput_pairs,
     "throughput ranges": throughput_ranges,
+    "throughput sparse": throughput_sparse,
     "throughput constants": throughput_constants,
     "throughput machines": throughput_machines,
     "throughput schedules": throughput_schedules,

@@ -6,6 +6,10 @@ compares them). Release 26.06.01 of GPT-OSS-120B on GB200, 1.6 times slower than
 
 Deterministic kernels have no times of their own: Megatron-LM says 1.04 to 1.15 of a step for dense models, and 1.1 to 1.25 with experts
 (`docs/developer/determinism/op-catalog.md`, PR 5041); with Gated DeltaNet or sparse attention it is a multiple, which nobody published.
+
+Of sparse attention (DeepSeek's, with an indexer) five runs are published, all of GLM-5.2 on H100, two of them with deterministic kernels.
+They do not say which path ran: where a kernel declines a layout Megatron-Core goes on with PyTorch's operations
+(`experimental_attention_variant/dsa.py`). So the least of the other three is the least of the range, and its most is that of other experts.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ DENSE = Likely(0.89, 1.18, "dense models")
 FIXED = Likely(0.85, 1.18, "experts with a fixed number of rows")
 FORCED = Likely(0.75, 1.09, "experts with forced balance whose rows the CPU waits for")
 ROUTED = Likely(0.55, 1.17, "experts with real routing whose rows the CPU waits for")
+SPARSE = Likely(0.49, 1.17, "sparse attention, whose kernels no run names")
 DETERMINISTIC, DETERMINISTIC_MOE = (1.04, 1.15), (1.1, 1.25)
 """Steps with deterministic kernels over those without, least and most."""
 
@@ -39,6 +44,8 @@ def likely(job: TrainingJob) -> Likely:
     if job.model.num_moe_experts:
         counts = ROUTED if t.routing_phase != "forced_balance" else FORCED
         found = counts if t.counts_expert_rows else FIXED
+    if any(kind.sparse for kind in kinds_in(job.model.every_kind)):
+        found = SPARSE
     if not t.deterministic_mode:
         return found
     least, most = DETERMINISTIC_MOE if job.model.num_moe_experts else DETERMINISTIC
