@@ -42,6 +42,7 @@ def test_an_argument_is_said_as_it_was_read(name: str) -> None:
         "attention_backend": ("fused", "flash", "unfused"),
         "num_query_groups": (4,),
         "optimizer": ("sgd", "muon"),
+        "ckpt_format": ("torch", "torch_dist"),
     }
     others = {"moe_layer_freq": ("[1,0,1,0,1,0,1,0]",), "position_embedding_type": ("rope", "learned_absolute")}
     words = {**values, **others}.get(name, (True, False) if argument.kind != "Store" else (2,))

@@ -126,7 +126,7 @@ def test_what_is_known_of_an_argument_that_is_not_modelled_is_said_at_every_door
         job_of(MODEL, None, 8, asked, Files(None))
     for option, said in (
         ("--dynamic-context-parallel", "is not modelled. Known of it: how many ranks"),
-        ("--ckpt-format", "does not change memory; leave it out"),
+        ("--log-interval", "does not change memory; leave it out"),
         ("--inference-max-seq-length", "is not modelled, and ignored among Megatron-LM's arguments; leave it out"),
         (
             "--tokenizer-type",

@@ -87,6 +87,34 @@ def test_checkpoints_allocate_what_the_real_classes_do(record: dict[str, Any]) -
         assert beside(phase(found, "save"))[0] == record["save"]
 
 
+@pytest.mark.parametrize("record", records("loads_torch.json"), ids=lambda record: record["name"])
+def test_a_file_for_each_rank_needs_what_the_real_classes_do(record: dict[str, Any]) -> None:
+    """--ckpt-format torch: on the GPU to the byte, but for scratch of one tensor; in host memory at most what is said."""
+    settings = {"seq_length": 1024, "megatron_core_version": "0.19", **record["settings"]}
+    found = estimate(TrainingJob.from_config(record["config"], record["num_gpus"], **settings))
+    (low, high), saved = beside(phase(found.stages[0], "load")), beside(phase(found.stages[0], "save"))
+    assert high == low
+    assert 0 <= record["load"] - low < 6.5 * 10**6
+    assert saved == (record["save"], record["save"])
+    if "host" in record:
+        (term,) = (one for one in found.stages[0].host if one.name == "optimizer state of all ranks, for a checkpoint")
+        assert term.low == 0
+        assert 1 <= term.high / record["host"] < 1.2
+    assert not [note for note in found.job.warnings if "ckpt_format" in note]
+
+
+def test_what_a_format_of_checkpoints_cannot_load_or_is_not_modelled_with_is_said() -> None:
+    def said(**settings: Any) -> str:
+        job = TrainingJob.from_hf("Qwen/Qwen3-0.6B", 8, use_distributed_optimizer=True, ckpt_format="torch", **settings)
+        return " ".join(job.warnings)
+
+    assert "stops with an AssertionError" in said(use_precision_aware_optimizer=True)
+    assert "AssertionError" not in said(use_precision_aware_optimizer=True, store_param_remainders=False)
+    assert "AssertionError" not in said(use_precision_aware_optimizer=True, load_optim=False)
+    assert "torch with optimizer_cpu_offload: what a load" in said(optimizer_cpu_offload=True)
+    assert "has no effect with ckpt_format=torch" in said(dist_ckpt_optim_fully_reshardable=True)
+
+
 @pytest.mark.parametrize("record", records("loads.json"), ids=lambda record: record["name"])
 def test_the_smallest_gpu_that_loads(record: dict[str, Any]) -> None:
     """One figure for each loader, also where memory is short; offloaded halves are split at the fraction itself."""

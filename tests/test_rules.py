@@ -78,7 +78,7 @@ def test_a_refusal_prints_its_codes() -> None:
 
 
 def test_the_words_of_a_script_keep_the_same_rules(tmp_path: Path) -> None:
-    words = shlex.split(table()["argument-checkpoint-format-needs-fsdp"].breaks.partition(" -- ")[2])
+    words = shlex.split(table()["argument-manual-registration"].breaks.partition(" -- ")[2])
     script = tmp_path / "run.sh"
     script.write_text(f"torchrun --nproc-per-node 8 pretrain_gpt.py {shlex.join(words)}\n")
     codes = []
@@ -88,4 +88,4 @@ def test_the_words_of_a_script_keep_the_same_rules(tmp_path: Path) -> None:
     with pytest.raises(LayoutError) as refused:
         TrainingJob.from_file(script)
     codes.append(refused.value.codes)
-    assert codes == [("argument-checkpoint-format-needs-fsdp",)] * 2
+    assert codes == [("argument-manual-registration",)] * 2

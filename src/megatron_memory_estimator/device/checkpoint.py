@@ -1,8 +1,9 @@
 """What loading a checkpoint with optimizer state, and saving one, allocates beside the model state, as named terms.
 
-Formats: `--ckpt-format torch_dist` with `dp_reshardable` or `fully_reshardable` optimizer state (Megatron-FSDP: `fsdp_dtensor`). Weights,
-masters and fp32 moments are read into the tensors that exist, on the host; what follows is what Megatron-Core 0.19.2 makes beside them
-(0.20.0 of August 2026 makes the same).
+Formats: `--ckpt-format torch_dist` with `dp_reshardable` or `fully_reshardable` optimizer state (Megatron-FSDP: `fsdp_dtensor`), and
+`torch`. Weights, masters and fp32 moments are read into the tensors that exist, on the host; what follows is what Megatron-Core 0.19.2
+makes beside them (0.20.0 of August 2026 makes the same). With `torch` every rank reads its weights into host memory, and the first
+data-parallel rank the optimizer's state of all: the state is made once, nothing is merged, and ranks tell each other nothing.
 
 Sources: Megatron-LM `megatron/training/checkpointing.py` (load_checkpoint holds the loaded state dict to its end),
 `megatron/core/optimizer/distrib_optimizer.py` (sharded_state_dict, load_state_dict, _get_main_param_and_optimizer_states),
@@ -48,7 +49,8 @@ class _Shard(NamedTuple):
 
     `kept`: in the dtype that a checkpoint holds; `low`: in others, `unscaled` as fp32; `cast`: all of it in the dtype of its
     parameter, where that is not fp32; `scaled`: a state of the last parameter, cast to be copied into one of bf16
-    (`fused_adam.py`, _apply_scale), when all others are made; `core`: Megatron keeps the masters.
+    (`fused_adam.py`, _apply_scale), when all others are made; `scratch`: the fp32 and the bf16 copy of a state of the last parameter,
+    beyond its states that are not made yet; `core`: Megatron keeps the masters.
     """
 
     kept: int
@@ -56,6 +58,7 @@ class _Shard(NamedTuple):
     unscaled: int
     cast: int
     scaled: int
+    scratch: int
     core: bool
 
     @property
@@ -85,14 +88,24 @@ def _shard(rank: Rank, buffers: list[Buffer]) -> _Shard:
     core = not any(k.name.startswith("main_param") for k in states)
     plain = [k for k in states if k.dtype in AS_THEY_ARE]
     other = [k for k in states if k.dtype not in AS_THEY_ARE]
+    last = _last_owned(rank, buffers) if other else 0
     return _Shard(
         kept=sum(k.numel * DTYPE_BYTES[k.dtype] for k in plain),
         low=sum(k.numel * DTYPE_BYTES[k.dtype] for k in other),
         unscaled=sum(k.numel * DTYPE_BYTES["fp32"] for k in other),
         cast=0 if core else sum(k.numel * DTYPE_BYTES[t.params_dtype] for k in states),
-        scaled=DTYPE_BYTES["bf16"] * _last_owned(rank, buffers) if any(k.dtype == "bf16" for k in states) else 0,
+        scaled=DTYPE_BYTES["bf16"] * last if any(k.dtype == "bf16" for k in states) else 0,
+        scratch=last * _copies([k.dtype for k in sorted(states, key=lambda k: k.name)]),
         core=core,
     )
+
+
+def _copies(dtypes: list[str]) -> int:
+    """Bytes of an element while a state is cast to fp32, and to bf16, beyond those of the states after it: of states in the order in which
+    they are made, moments before masters."""
+    sizes = [DTYPE_BYTES[dtype] for dtype in dtypes]
+    casts = {"bf16": DTYPE_BYTES["fp32"] + DTYPE_BYTES["bf16"], "int16": 0, "fp32": 0}
+    return max([0, *(casts.get(dtype, DTYPE_BYTES["fp32"]) - sum(sizes[at + 1 :]) for at, dtype in enumerate(dtypes))])
 
 
 def shards(rank: Rank) -> list[_Shard]:
@@ -115,15 +128,17 @@ def _second_copy(found: list[_Shard], *, reshardable: bool) -> tuple[int, int]:
     return top, read
 
 
-def _made_twice(found: list[_Shard]) -> int:
-    """What is beside the state while an optimizer's state is first made: empty tensors for it, and FusedAdam's own.
+def _made_twice(found: list[_Shard], *, read: bool) -> int:
+    """What is beside the state while an optimizer's state is first made: empty tensors for it, and FusedAdam's own. With `read`, copies
+    that the file is read into are there of those before it.
 
     Those of the optimizers after it do not exist yet.
     """
     top = 0
     for at, one in enumerate(found):
         later = sum(other.kept + other.low for other in found[at + 1 :])
-        top = largest(top, sum(other.read_into for other in found[:at]) + one.kept + one.low - later)
+        before = sum(other.read_into for other in found[:at]) if read else 0
+        top = largest(top, before + one.kept + one.low + one.scratch - later)
     return top
 
 
@@ -160,16 +175,25 @@ def adopts(t: Training) -> bool:
     return loader and t.use_distributed_optimizer and plain
 
 
+def by_rank(t: Training) -> bool:
+    """Whether a load and a save are those of `--ckpt-format torch`, a file for each rank: of what of it is not modelled
+    (`inputs/effects.py` says it), they are taken for those of torch_dist."""
+    row = OPTIMIZERS[t.optimizer]
+    return t.ckpt_format == "torch" and not (t.optimizer_cpu_offload or row.by_matrix or t.low_precision_weights)
+
+
 def load_terms(rank: Rank, *, short: bool = False) -> list[list[Term]]:
     """What is beside the model state in each moment of a load that can be its largest; `short`: where the GPU is short of memory."""
     t = rank.context.training
+    built = [Term(t.name, t.nbytes, t.nbytes, source) for t, source in tables_of(rank)]
+    if by_rank(t):
+        return [_real((*(_first_made(t, rank) if t.load_optim else ()), *built))]
     offloaded = t.optimizer_cpu_offload and OPTIMIZERS[t.optimizer].offloaded
     made = _offloaded if offloaded else _made
     end, first = made(t, rank) if t.load_optim else ([], [])
     to_host = short and not any(_something(term.low) for term in end)  # what follows is made on the GPU
     end += [*_merged_terms(t, rank, short=to_host), *_dequantized(t, rank)]
     read = [term for term in end if term.name.startswith("fp32 copies to read")]
-    built = [Term(t.name, t.nbytes, t.nbytes, source) for t, source in tables_of(rank)]
     return [_real((*moment, *built)) for moment in (end, first, [*read, metadata(rank)])]
 
 
@@ -211,7 +235,8 @@ def _first_made(t: Training, rank: Rank) -> list[Term]:
     """How the moments come to be: twice with the distributed optimizer; with Megatron-FSDP in a step with zero gradients of all main
     parameters; else as zeros."""
     if not t.use_megatron_fsdp:
-        size = _made_twice(shards(rank)) if t.use_distributed_optimizer and not adopts(t) else 0
+        twice = t.use_distributed_optimizer and not adopts(t)
+        size = _made_twice(shards(rank), read=not by_rank(t)) if twice else 0
         where = "distrib_optimizer.py: load_state_dict, when the state is first made"
         return [Term("empty tensors beside FusedAdam's new state", size, size, where)]
     dtype = "fp32" if any(s.tensor == "main_param" and s.dtype == "fp32" for s in rank.states) else t.params_dtype
@@ -346,6 +371,9 @@ def _quantized(rank: Rank) -> int:
 def save_terms(rank: Rank) -> list[list[Term]]:
     """What is beside the steady state in each moment of a save that can be its largest."""
     t, found = rank.context.training, shards(rank)
+    if by_rank(t):
+        passing = reduce(largest, (one.unscaled for one in found), 0)
+        return [_real([Term("fp32 copies of states in other dtypes", passing, passing, "fused_adam.py: state_dict")])]
     distributed = t.use_distributed_optimizer and not t.use_megatron_fsdp
     kept = sum(one.read_into for one in found) if distributed else 0
     passing = reduce(largest, (one.unscaled for one in found if one.core), 0)

@@ -11,6 +11,7 @@ Sources: Megatron-LM `megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import reduce
 from heapq import heapify, heapreplace
 from math import ceil
 from typing import NamedTuple
@@ -24,7 +25,9 @@ from ..rank.workspaces import most_stashed
 from ..states.buffers import Buffer
 from ..states.fsdp import active
 from ..states.optimizers import optimizer_tensors
-from ..tape.tensor import DTYPE_BYTES, ceil_div
+from ..states.padding import default_bucket_size
+from ..tape.tensor import DTYPE_BYTES, ceil_div, largest
+from .checkpoint import by_rank
 from .terms import Range, Term
 
 GB = 10**9
@@ -205,6 +208,8 @@ def staged(job: TrainingJob, rank: Rank) -> tuple[int, Range]:
     own: list[int] = []
     alike: dict[bool, list[int]] = {False: [], True: []}
     together = 0
+    if by_rank(t):  # its storages are copied one after the other as they are written
+        return reduce(largest, (one.elements * _saved_weight(t, one) for one in rank.buffers), 0), Range(0, 0)
     for buffer in (one for one in rank.buffers if not one.frozen):
         kept = [one for one in optimizer_tensors(rank.context, buffer) if one.saved]
         each = _saved_weight(t, buffer)
@@ -247,13 +252,49 @@ def dealt(sizes: list[int], shares: list[list[int]]) -> list[list[int]]:
 
 def gathers_state(t: Training) -> bool:
     """Whether a save gathers the optimizer's state of all data-parallel ranks in host memory."""
-    return t.dist_ckpt_optim_fully_reshardable and t.use_distributed_optimizer and not t.use_megatron_fsdp
+    resharded = t.dist_ckpt_optim_fully_reshardable and not by_rank(t)
+    return resharded and t.use_distributed_optimizer and not t.use_megatron_fsdp
+
+
+def _state_of_all(rank: Rank) -> HostTerm:
+    """What the first data-parallel rank has in host memory while a checkpoint of `--ckpt-format torch` is written or read: masters and
+    moments of whole buffers, and of one optimizer what is on its way. A load has the weights too, on every rank.
+
+    With the distributed optimizer a save has its own share of a bucket, and the parts of two states of the bucket and one of them joined;
+    a load has two states of a bucket, and its own share of all.
+    """
+    t, fp32 = rank.context.training, DTYPE_BYTES["fp32"]
+    whole = weights = written = read = 0
+    for expert in (False, True):
+        buffers = [one for one in rank.buffers if one.expert is expert and not one.frozen]
+        sizes = [_saved_state(rank, one) * one.numel_unpadded // max(one.owned, 1) for one in buffers]
+        ways, buckets = rank.context.layout.shards(expert=expert), [_bucket(rank, one) for one in buffers]
+        shares = [
+            size * bucket // one.numel_unpadded // ways
+            for one, size, bucket in zip(buffers, sizes, buckets, strict=True)
+        ]
+        whole += sum(sizes)
+        weights += sum(_saved_weight(t, one) * one.numel_unpadded for one in buffers)
+        written = max([written, *(share + 3 * fp32 * bucket for share, bucket in zip(shares, buckets, strict=True))])
+        read = max(read, 2 * fp32 * max(buckets, default=0) + sum(sizes) // ways)
+    passing = max(written, weights + read) if t.use_distributed_optimizer else weights
+    said = "distrib_optimizer.py: get_parameter_state_dp_zero, load_parameter_state_from_dp_zero; checkpointing.py: torch.load"
+    return HostTerm("optimizer state of all ranks, for a checkpoint", 0, whole + passing, said)
+
+
+def _bucket(rank: Rank, buffer: Buffer) -> int:
+    """The most elements of a bucket of a buffer: it ends with the parameter that makes it full."""
+    size = default_bucket_size(rank.context, buffer.numel_unpadded, first_chunk=buffer.chunk == 0)
+    last = max(param.numel_each for param in members(rank, buffer))
+    return buffer.numel_unpadded if size is None else min(size + last, buffer.numel_unpadded)
 
 
 def gathered_state(job: TrainingJob, rank: Rank) -> Iterator[HostTerm]:
     """The optimizer's state of whole buffers, which every data-parallel rank gathers in pageable memory when a checkpoint in the format
     `fully_reshardable` is written or read, and a copy of the share that it writes; with
     --distrib-optim-fully-reshardable-mem-efficient one rank of them alone."""
+    if by_rank(job.training):
+        yield _state_of_all(rank)
     if not gathers_state(job.training):
         return
     total = share = 0

@@ -15,7 +15,7 @@ from ..rank.rank import Rank, state_bytes
 from ..states.fsdp import active, gathered_dtype, turned
 from ..states.state import State
 from ..tape.tensor import DTYPE_BYTES, ceil_div, largest
-from .checkpoint import adopts, load_terms, save_terms, shards, tables_of
+from .checkpoint import adopts, by_rank, load_terms, save_terms, shards, tables_of
 from .terms import Range, Term, widest
 
 SOURCES = {
@@ -178,7 +178,7 @@ def lower_load(rank: Rank) -> str:
         return ""
     moments = state_bytes(rank, "first step")
     said = [f"--no-load-optim loads none of it: {moments / GIB:.2f} GiB of optimizer state and its copies"]
-    copied = any(one.held for one in found) and not adopts(t) and not t.optimizer_cpu_offload
+    copied = any(one.held for one in found) and not (adopts(t) or by_rank(t) or t.optimizer_cpu_offload)
     if copied and adopts(dataclasses.replace(t, checkpoint_loader="megatron_bridge")):
         said.append("Megatron-Bridge from 0.6.0 keeps the loaded moments instead of copying them (checkpoint_loader)")
     several = sum(one.held > 0 for one in found) > 1 and t.use_distributed_optimizer

@@ -82,6 +82,7 @@ DDP = {
     "pad_buckets_for_high_nccl_busbw": "ddp_pad_buckets_for_high_nccl_busbw",
 }
 CHECKPOINT = {
+    "ckpt_format": "ckpt_format",
     "load_optim": "load_optim",
     "dist_ckpt_optim_fully_reshardable": "dist_ckpt_optim_fully_reshardable",
     "fully_parallel_load": "ckpt_fully_parallel_load",

@@ -13,6 +13,7 @@ from ..job.settings import Owner
 from ..job.training import OFFLOADED_LOADS, Training
 from ..modules.kinds import has_compressed, kinds_in, owners_of, recomputable
 from ..states.optimizers import OPTIMIZERS
+from ..wording import all_of
 
 _SETTINGS = tuple(field for part in (Model, Layout, Training) for field in dataclasses.fields(part))
 PARTS: dict[str, str] = {
@@ -92,10 +93,35 @@ def _loading(t: Training) -> Iterator[str]:
             "ckpt_fully_parallel_load: what ranks send each other while they load is not counted and has no bound: they also receive "
             "shards that they do not need into new buffers, and do not wait (exchange_utils.py: exchange_loaded_tensors_broadcast)"
         )
+    yield from _of_format(t)
     if t.load_optim and t.optimizer_cpu_offload and not t.use_precision_aware_optimizer and t.mcore < OFFLOADED_LOADS:
         yield (
             f"Megatron-Core {t.megatron_core_version} stops with a KeyError when it loads a checkpoint with optimizer_cpu_offload "
             "and without use_precision_aware_optimizer (hybrid_optimizer.py: _update_fp32_params_by_new_state); the load is that of 0.20"
+        )
+
+
+def _of_format(t: Training) -> Iterator[str]:
+    """What a format of checkpoints is not modelled with, and what it cannot load."""
+    others = {
+        "optimizer_cpu_offload": t.optimizer_cpu_offload,
+        f"optimizer={t.optimizer}": OPTIMIZERS[t.optimizer].by_matrix,
+        "weights in low precision": t.low_precision_weights,
+    }
+    beside = [name for name, on in others.items() if on]
+    if t.ckpt_format == "torch_dcp" or (t.ckpt_format == "torch" and beside):
+        what = f" with {all_of(beside)}" if t.ckpt_format == "torch" else ""
+        yield (
+            f"ckpt_format={t.ckpt_format}{what}: what a load and a save take is not modelled; the figures are those of torch_dist"
+        )
+    if t.ckpt_format == "torch" and t.dist_ckpt_optim_fully_reshardable:
+        yield "dist_ckpt_optim_fully_reshardable has no effect with ckpt_format=torch"
+    remainders = t.use_precision_aware_optimizer and t.store_param_remainders and t.params_dtype == "bf16"
+    if t.ckpt_format == "torch" and t.load_optim and remainders:
+        yield (
+            "ckpt_format=torch with store_param_remainders: Megatron-Core 0.19.2 stops with an AssertionError when it loads the "
+            "optimizer: the file has fp32 main parameters, and FusedAdam takes int16 remainders (fused_adam.py: set_scaled_state); "
+            "use --ckpt-format torch_dist or --no-load-optim"
         )
 
 

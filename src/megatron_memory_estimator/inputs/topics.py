@@ -35,8 +35,8 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "gradient_accumulation_fusion", "ddp_bucket_size", "ddp_num_buckets", "ddp_pad_buckets_for_high_nccl_busbw",
     ),
     "checkpoints": (
-        "load_optim", "checkpoint_loader", "dist_ckpt_optim_fully_reshardable", "ckpt_fully_parallel_load", "ckpt_fully_parallel_save",
-        "async_save",
+        "load_optim", "ckpt_format", "checkpoint_loader", "dist_ckpt_optim_fully_reshardable", "ckpt_fully_parallel_load",
+        "ckpt_fully_parallel_save", "async_save",
     ),
     "full sharding": (
         "use_megatron_fsdp", "megatron_fsdp_version",

@@ -78,6 +78,7 @@ class Settings(TypedDict, total=False):
     dsa_indexer_use_sparse_loss: bool  # sparse attention: the indexer's loss of its own keys
     load_optim: bool  # a checkpoint is loaded with optimizer state (--no-load-optim, --finetune: without)
     checkpoint_loader: Literal["megatron_lm", "megatron_bridge"]  # who loads: Megatron-LM, which copies FusedAdam's state, or Megatron- ...
+    ckpt_format: Literal["torch_dist", "torch", "torch_dcp", "fsdp_dtensor"] | None  # format of checkpoints; default: torch_dist, with ...
     dist_ckpt_optim_fully_reshardable: bool  # optimizer state is stored by parameter, and loads into other layouts
     ckpt_fully_parallel_save: bool  # each data-parallel rank writes a part of the weights of a checkpoint; else one writes all
     async_save: bool  # a process beside each rank writes checkpoints while training goes on

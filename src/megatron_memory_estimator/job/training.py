@@ -126,6 +126,10 @@ class Checkpointing:
         "who loads: Megatron-LM, which copies FusedAdam's state, or Megatron-Bridge from 0.6.0, which keeps plain fp32 moments as loaded",
         choices=("megatron_lm", "megatron_bridge"),
     )
+    ckpt_format: str | None = setting(
+        None, "format of checkpoints; default: torch_dist, with Megatron-FSDP fsdp_dtensor",
+        choices=("torch_dist", "torch", "torch_dcp", "fsdp_dtensor"),
+    )  # fmt: skip
     dist_ckpt_optim_fully_reshardable: bool = setting(
         False, "optimizer state is stored by parameter, and loads into other layouts"
     )

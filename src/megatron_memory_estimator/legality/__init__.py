@@ -43,6 +43,7 @@ from .layers import (
 from .pipeline import balanced_split, even_layout, mtp_apart, pipeline, schedule, shared_indexers
 from .precision import gpu, low_precision
 from .training import (
+    checkpoint_format,
     checkpoints,
     deferred_wgrads,
     fully_sharded,
@@ -88,6 +89,7 @@ SWITCHES: tuple[Rules, ...] = (
     weight_shards,
     offloading,
     checkpoints,
+    checkpoint_format,
     sequence_parallel,
     positions,
     recompute,

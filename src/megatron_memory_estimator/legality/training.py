@@ -216,6 +216,21 @@ def checkpoints(model: Model, layout: Layout, training: Training) -> Iterator[Vi
         yield broken("layers-of-a-checkpoint", recompute_num_layers=layers, most=MOST_CHECKPOINTED)
 
 
+def checkpoint_format(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Which way of sharding each format of checkpoints is for."""
+    t, given = training, training.ckpt_format
+    alone = t.use_torch_fsdp2 and layout.tp == layout.pp == 1
+    yield from broken_if(
+        (
+            (given == "fsdp_dtensor" and not t.use_megatron_fsdp, "fsdp-dtensor-needs-megatron-fsdp"),
+            (given not in (None, "fsdp_dtensor") and t.use_megatron_fsdp, "megatron-fsdp-needs-fsdp-dtensor"),
+            (given == "torch_dcp" and not alone, "torch-dcp-needs-torch-fsdp2"),
+            (given == "torch" and t.use_torch_fsdp2, "torch-fsdp2-checkpoint-format"),
+            (given == "torch" and t.async_save, "async-save-of-torch"),
+        )
+    )
+
+
 def recompute(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """Settings of recomputation that exclude or need each other."""
     t, full = training, training.recompute_granularity == "full"

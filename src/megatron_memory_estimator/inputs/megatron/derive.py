@@ -227,6 +227,21 @@ def _hybrid(arg: Arg, values: Values) -> Values:
     return {"hybrid_layer_pattern": pattern, "num_layers": len(parts[0].replace("|", "")), **mtp}
 
 
+def _format(arg: Arg, values: Values) -> Values:
+    """A format of checkpoints that the run would not have anyway."""
+    usual = arg("ckpt_format") == "torch_dist" or (arg("ckpt_format") == FSDP_FORMAT and arg("use_megatron_fsdp"))
+    return {"ckpt_format": LEFT_OUT if usual else arg("ckpt_format")}
+
+
+def _format_said(job: Job) -> Values:
+    usual = FSDP_FORMAT if job.training.use_megatron_fsdp else "torch_dist"
+    return {"ckpt_format": job.training.ckpt_format or usual}
+
+
+FSDP_FORMAT = "fsdp_dtensor"
+"""The format of Megatron-FSDP's checkpoints, which Megatron-LM wants to be given."""
+
+
 def _switch(name: str, setting: str, value: Any = True) -> Row:
     """An argument that sets a setting where it is on, and says nothing where it is off; others say it today."""
     return Row((name,), lambda arg, values: {setting: value} if arg(name) else {})
@@ -278,11 +293,7 @@ ROWS = (
         lambda arg, values: {"q_lora_rank": arg("q_lora_rank")},  # none is a choice
         said=lambda job: {"cp_partition_mode": "contiguous"} if job.layout.cp > 1 and has_compressed(job.model) else {},
     ),
-    Row(
-        (),
-        lambda arg, values: {},
-        said=lambda job: {"ckpt_format": "fsdp_dtensor"} if job.training.use_megatron_fsdp else {},
-    ),
+    Row(("ckpt_format",), _format, ("ckpt_format",), _format_said),
     _switch("add_bias_linear", "add_qkv_bias"),
     Row(("use_rotary_position_embeddings",), _positions),
     _switch("apply_query_key_layer_scaling", "attention_softmax_in_fp32"),

@@ -154,12 +154,7 @@ def _alone(given: Mapping[str, Any], model: Model, layout: Layout, training: Tra
             (has("cross_entropy_fusion_impl") == "te" and refuses_loss(training), "argument-te-loss"),
             (biased and has("moe_router_score_function", "softmax") == "softmax", "argument-expert-bias"),
             (fsdp and has("ckpt_format") != "fsdp_dtensor", "argument-fsdp-needs-checkpoint-format"),
-            (not fsdp and has("ckpt_format") == "fsdp_dtensor", "argument-checkpoint-format-needs-fsdp"),
             (layout.shards_weights and has("ddp_average_in_collective"), "argument-weight-shards-average"),
-            (
-                layout.shards_weights and has("ckpt_format", "torch") not in ("torch", "torch_dist"),
-                "argument-weight-shards-checkpoint",
-            ),
             (has("fsdp_manual_registration") and not (fsdp and has("nccl_ub")), "argument-manual-registration"),
             (has("rope_type") == "yarn" and not latent, "argument-yarn-without-latent-attention"),
             (latent and has("position_embedding_type") == "yarn", "argument-yarn-positions-of-latent-attention"),
