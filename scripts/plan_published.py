@@ -110,7 +110,7 @@ def _why(gap: float, verdict: str, job: TrainingJob, best: Plan, saved: dict[str
     else:
         name = (max if gap > 0 else min)(saved, key=saved.__getitem__)
         yield f"{WORDS.get(name, name)}: {saved[name]:+.0%} of the published step"
-    theirs = Plan(job, own_recompute(job.training), best.precision, 0.0, 0.0, 0, best.needed)
+    theirs = Plan(job, own_recompute(job.training), best.precision, 0.0, {}, 0.0, 0, best.needed)
     words = [
         f"{name} {value}"
         for name, value, other in zip(*_details(theirs), _details(best)[1], strict=True)

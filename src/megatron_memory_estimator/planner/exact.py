@@ -24,9 +24,10 @@ NANOSECONDS = 1e9
 
 
 class Figures(NamedTuple):
-    """Seconds of a step, allocated bytes of the fullest stage, and the range of device bytes."""
+    """Seconds of a step and their parts, allocated bytes of the fullest stage, and the range of device bytes."""
 
     step: float
+    parts: dict[str, float]
     peak: int
     needed: Range
 
@@ -52,4 +53,4 @@ class Exact:
         needed = reduce(widest, (device_range(job, rank, peak) for rank, peak in found))
         parts = step_parts(self.machine, declarer, ranks, job.num_microbatches, stands(stages))
         step = round(total(parts.values()) * NANOSECONDS) / NANOSECONDS
-        return Figures(step, max(peak.nbytes for _, peak in found), needed)
+        return Figures(step, parts, max(peak.nbytes for _, peak in found), needed)

@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """A layout with its figures: seconds of a step, and allocated bytes of the fullest stage, and the
-    range of device bytes that verdicts are about."""
+    """A layout with its figures: seconds of a step and their parts, allocated bytes of the fullest stage, and the range of device bytes
+    that verdicts are about."""
 
     job: TrainingJob
     recompute: str
     precision: str
     step: float
+    parts: dict[str, float]
     tokens_per_s_gpu: float
     peak_allocated_bytes: int
     needed: Range

@@ -41,7 +41,7 @@ def own(found: Found) -> Own | None:
     t = job.training
     assert t.global_batch_size is not None
     rate = t.global_batch_size * t.seq_length / figures.step / job.layout.world_size
-    plan = Plan(job, own_recompute(t), precision_of(t), figures.step, rate, figures.peak, figures.needed)
+    plan = Plan(job, own_recompute(t), precision_of(t), figures.step, figures.parts, rate, figures.peak, figures.needed)
     return Own(plan, tuple(left_out(job, found.space)))
 
 

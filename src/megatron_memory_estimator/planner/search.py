@@ -382,10 +382,10 @@ class _Search:
         t = training_with(chosen, group.style.options[option])
         t = dataclasses.replace(t, micro_batch_size=grid.micro[micro], global_batch_size=batch)
         job = dataclasses.replace(base, model=model, layout=layout, training=t, num_microbatches=count, assumptions=())
-        step, peak, needed = self.exact.figures(job)
+        step, parts, peak, needed = self.exact.figures(job)
         assert batch is not None
         tokens = batch * t.seq_length / step / gpus
-        return Plan(job, name, group.variant.precision, step, tokens, peak, needed, group.variant.features)
+        return Plan(job, name, group.variant.precision, step, parts, tokens, peak, needed, group.variant.features)
 
     def said(self, done: int) -> None:
         """Tell how far the search is, and stop where its caller wants no more."""

@@ -19,8 +19,8 @@ from ..planner.paying import Worth, paying, worth
 from ..planner.space.features import FEATURES
 from ..planner.whole_run import WholeRun, whole_run
 from ..throughput.certainty import Likely, likely, untimed
-from ..throughput.machine import Efficiency
-from ..throughput.step import Throughput, throughput
+from ..throughput.machine import Efficiency, machine
+from ..throughput.step import Throughput, timed
 from ..wording import all_of, counted
 from .plan_words import in_short, layout_text, optimizer_text, plan_settings
 from .quantities import NOTHING, Door, brief, document, gib, labelled, record, table
@@ -55,7 +55,8 @@ class Row:
     @cached_property
     def time(self) -> Throughput:
         """Step time by part."""
-        return throughput(self.estimate, self.efficiency)
+        job = self.plan.job
+        return timed(job, machine(job.gpu, self.efficiency, job.env.network_gbs), self.plan.parts)
 
     @property
     def likely(self) -> Likely:

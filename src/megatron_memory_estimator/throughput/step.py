@@ -192,9 +192,14 @@ def throughput(estimate: Estimated, efficiency: Efficiency | None = None) -> Thr
     """The step time of an estimated job. Rates are per GPU; `mfu` is of the dense bf16 peak."""
     job = estimate.job
     m = machine(job.gpu, efficiency, job.env.network_gbs)
-    parts = step_parts(m, estimate.declarer, [stage.rank for stage in estimate.stages], job.num_microbatches)
-    step = total(parts.values())
-    t = job.training
+    return timed(
+        job, m, step_parts(m, estimate.declarer, [stage.rank for stage in estimate.stages], job.num_microbatches)
+    )
+
+
+def timed(job: TrainingJob, m: Machine, parts: dict[str, float]) -> Throughput:
+    """The step time of a job from its parts (`step_parts`)."""
+    step, t = total(parts.values()), job.training
     assert t.global_batch_size is not None
     tokens = t.global_batch_size * t.seq_length / step / job.layout.world_size
     flops = tokens * training_flops(job.model, t)
