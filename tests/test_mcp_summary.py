@@ -132,7 +132,7 @@ def test_no_plan_says_why() -> None:
     found = ask(
         "plan", model="deepseek-ai/DeepSeek-V3", num_gpus=8, axes={"micro_batch_size": "1", "recompute": "full"}
     )
-    assert "the nearest needs" in found["answer"] and "fewest_gpus" in found["next"] and "plans" not in found
+    assert "81 GPUs could just hold them" in found["answer"] and "fewest_gpus" in found["next"] and "plans" not in found
 
 
 def test_advice_can_be_followed() -> None:

@@ -181,8 +181,18 @@ def test_memory_that_may_be_used_is_limited(capsys: pytest.CaptureFixture[str]) 
     assert all(one["device_bytes"]["high"] <= room["limit_bytes"] for one in room["plans"])
 
 
+def test_state_that_all_gpus_cannot_hold_is_said_before_anything_is_searched() -> None:
+    """Qwen3-8B: 2 + 4 + 12 bytes of each of 8,190,735,360 parameters, and a GPU of 40 GiB."""
+    job = TrainingJob.from_hf("Qwen/Qwen3-8B", 1, gpu="A100-40GB")
+    found = plan(job, {"features": "none"}).found
+    assert found.state == pytest.approx(18 * 8_190_735_360, rel=1e-6)
+    assert not found.legal and not found.plans and found.least is None
+    assert "1 GPU has 39.40 GiB. 4 GPUs could just hold them" in nothing_fits(found)
+    assert plan(job, {"features": "none"}, limit=found.state).found.state is None
+
+
 def test_nothing_fits_is_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    words = (*PLAN, "--pp", "1", "--recompute", "none", "--max-memory", "3")
+    words = (*PLAN, "--pp", "1", "--recompute", "none", "--max-memory", "8")
     for form in ("table", "json", "csv"):
         with pytest.raises(SystemExit) as left:
             main(
@@ -199,7 +209,7 @@ def test_nothing_fits_is_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[s
             assert json.loads(out)["plans"] == []
         else:
             said = out if form == "table" else err
-            assert "no layout fits in 3.00 GiB: the nearest needs" in said and "--min-num-gpus" in said
+            assert "no layout fits in 8.00 GiB: the nearest needs" in said and "--min-num-gpus" in said
             assert form == "table" or out == ""
 
 

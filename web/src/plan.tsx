@@ -121,10 +121,10 @@ const Found = ({ found, request }: { found: Plans; request: Asked }) => {
     <>
       <section class="card" aria-label="Result of the search" aria-live="polite">
         <p class={found.plans.length === 0 ? "refusal" : ""}>{worded(found.sentence)}</p>
-        <p>
+        {found.state_bytes !== null ? <p>No layout was looked at: none can fit.</p> : <p>
           {count(counts.legal)} legal layouts: <strong>{count(counts.too_large)}</strong> cannot fit {gib(found.limit_bytes, 1)} GiB, whatever is recomputed, {count(counts.evaluated)} were evaluated, and no other can be better;{" "}
           {count(counts.examined)} are in the space.
-        </p>
+        </p>}
         {found.interrupted && <p>The search was ended: this is the best so far.</p>}
         {found.fewest_gpus !== null && <p>Fewest GPUs for every phase: {count(found.fewest_gpus)}{found.fewest_gpus_to_train !== null && `, to train alone: ${count(found.fewest_gpus_to_train)}`}.</p>}
         {found.own && <p>{worded(found.own.sentence)}</p>}

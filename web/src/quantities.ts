@@ -444,6 +444,7 @@ export type Plans = {
   readonly counts: Counts & RuledOut;
   readonly plans: readonly Plan[];
   readonly tight_plans: readonly TightPlan[];
+  readonly state_bytes: number | null;
   readonly least: LeastPlan | null;
   readonly own: OwnPlan | null;
   readonly feature_worth: readonly Worth[];

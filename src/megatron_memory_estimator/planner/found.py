@@ -130,6 +130,8 @@ class Found:
     illegal: Counter[str] = field(default_factory=Counter)
     least: Plan | None = None
     """The legal layout that needs least memory, where none fits."""
+    state: int | None = None
+    """Bytes of weights, gradients and optimizer at least, where all GPUs together have fewer: no layout was looked at."""
     efficiency: Efficiency | None = None
     """The rates that step times were computed with, where they are not the GPU's own."""
     interrupted: bool = False
@@ -169,6 +171,11 @@ class Found:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return self.html()
+
+    @property
+    def all_gpus(self) -> int:
+        """The largest number of GPUs of the space."""
+        return max(self.space.num_gpus)
 
     @property
     def examined(self) -> int:

@@ -90,7 +90,7 @@ def plan(
     `lambda: time.monotonic() > deadline`. `shared` is what other plans of the same job have found, on whatever numbers of GPUs.
     Raises LayoutError where nothing is legal, ConfigError for words that make no sense, NumPyError for a large space without NumPy.
     """
-    from .search import Shared, search
+    from .search import Shared, begun, search
 
     known = Shared() if shared is None else shared
     whole_asked(job.env)
@@ -110,9 +110,17 @@ def plan(
         found.asked = asked
         return Planned(found, (*found.thinned, *features_said(found), *said, *_left_out(words, base, space)))
 
-    if not fewest_gpus:
-        return _held(on, worlds or (job.layout.world_size,), job)
-    return _fewest(on, sorted(fewest(worlds, job.gpu.gpus_per_node)), job, limit, least_state(job, words))
+    state = least_state(job, words)
+    if fewest_gpus:
+        return _fewest(on, sorted(fewest(worlds, job.gpu.gpus_per_node)), job, limit, state)
+    gpus = worlds or (job.layout.world_size,)
+    if state <= max(gpus) * limit:
+        return _held(on, gpus, job)
+    base, said = base_job(job, gpus, global_batch_size)
+    space = space_of(base, {**words, "num_gpus": ",".join(map(str, gpus))}, everything=complete)
+    found = begun(base, space, objective, limit, efficiency, everything=False)
+    found.asked, found.state = job, state
+    return Planned(found, tuple(said))
 
 
 def _left_out(words: Mapping[str, str], base: TrainingJob, space: Space) -> Iterator[str]:

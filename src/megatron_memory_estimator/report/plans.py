@@ -252,7 +252,15 @@ def whole_text(job: TrainingJob, run: WholeRun) -> str:
 
 
 def nothing_fits(found: Found) -> str:
-    """Why there is no plan: the layout that comes nearest."""
+    """Why there is no plan: what all GPUs together lack, or the layout that comes nearest."""
+    if found.state is not None:
+        gpus, hold = found.all_gpus, -(-found.state // found.limit)
+        together = "1 GPU has" if gpus == 1 else f"{gpus:,} GPUs together have"
+        return (
+            f"no layout fits in {gib(found.limit)} GiB: weights, gradients and optimizer are {gib(found.state)} GiB at least, and "
+            f"{together} {gib(gpus * found.limit)} GiB. {hold:,} GPUs could just hold them (--min-num-gpus finds how many train it); "
+            "--optimizer-offload-fraction 0.5,1 needs fewer"
+        )
     if found.least is None:
         return "nothing was evaluated yet"
     needs = Row(found.least, limit=found.limit).verdict.decides
@@ -337,6 +345,7 @@ def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> di
         "counts": {**document(COUNTS, found), "ruled_out": dict(found.illegal.most_common())},
         "plans": [document(PLAN, row) for row in rows],
         "tight_plans": [_apart(row) for row in apart_rows(found)],
+        "state_bytes": found.state,
         "least": None if least is None else _least(Row(least, limit=found.limit)),
         "own": _own(found, rows),
         "feature_worth": [document(WORTH, one) for one in first_worth(found)],

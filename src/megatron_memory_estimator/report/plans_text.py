@@ -69,7 +69,7 @@ def print_found(found: Found, rows: Sequence[Row], console: Console, said: Seque
         console.print()
         for line in front_chart(found, console.width, console.encoding) if rows else ():
             console.print(line, highlight=False, markup=False)
-        console.print(counts_table(found))
+        console.print(counts_line(found) if found.state is not None else counts_table(found))
     for line in tail:
         console.print(line, highlight=False, markup=False, soft_wrap=line.startswith(("Next:", "    ")))
     for line in launch:
@@ -117,6 +117,8 @@ def _worth(one: Worth) -> str:
 
 def counts_line(found: Found) -> str:
     """How many layouts there are, and what became of them."""
+    if found.state is not None:
+        return "No layout was looked at: none can fit."
     resumes = "; none surely resumes" if found.trains_only else ""
     others = "; no other is as fast with as little memory" if found.plans and found.objective == "throughput" else ""
     return (
