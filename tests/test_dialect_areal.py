@@ -150,8 +150,12 @@ def test_one_text_for_all_engines() -> None:
     shared = job(changed(OLD, allocation_mode="sglang[gen]:d8|megatron[actor]:t8", actor__offload=True)).rollout
     assert (shared.rollout_colocated, shared.rollout_memory_share) == (True, 0.9)
     assert shared.rollout_offload == ("weights", "gradients", "optimizer")
-    three = "sglang[gen]:d8+megatron[critic]:d8|megatron[actor]:d2t4"
+    three = "sglang[gen]:d8+megatron[critic]:d2t4|megatron[actor]:d2t4"
     assert job(changed(OLD, allocation_mode=three, critic__offload=True)).rollout.critic_model == "in_turn"
+    with pytest.raises(ConfigError, match="critic: tensor_model_parallel_size=1 beside the policy's 4 is not modelled"):
+        job(changed(OLD, allocation_mode=three.replace("[critic]:d2t4", "[critic]:d8"), critic__offload=True))
+    with pytest.raises(ConfigError, match=r"critic: .* is another model than the policy"):
+        job(changed(OLD, allocation_mode=three, critic__path="Qwen/Qwen3-0.6B"))
 
 
 def test_adapters_turn_the_distributed_optimizer_off() -> None:

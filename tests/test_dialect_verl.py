@@ -183,6 +183,11 @@ def test_mtp_layers_are_off_unless_they_are_enabled() -> None:
 
 def test_the_critic_and_the_default_estimator() -> None:
     gae = BASE.replace("adv_estimator=grpo", "adv_estimator=gae")
+    with pytest.raises(
+        ConfigError, match="critic: tensor_model_parallel_size=1 beside the policy's 2"
+    ):  # verl's own default
+        ppo("critic.ppo_micro_batch_size_per_gpu=8", gae)
+    gae += " critic.megatron.tensor_model_parallel_size=2"
     found = ppo("critic.ppo_micro_batch_size_per_gpu=8", gae)
     assert found.rollout.critic_model == "device"
     assert noted(found, "a critic as large as the policy")
@@ -192,8 +197,10 @@ def test_the_critic_and_the_default_estimator() -> None:
     )
     assert ppo(away, gae).rollout.critic_model == "in_turn"
     assert ppo("critic.enable=False", gae).rollout.critic_model == "none"
-    with pytest.raises(ConfigError, match=r"critic\.model\.path"):
+    with pytest.raises(ConfigError, match="critic: 'Qwen/Qwen3-32B' is another model"):
         ppo("critic.model.path=Qwen/Qwen3-32B", gae)
+    with pytest.raises(ConfigError, match="critic: pipeline_model_parallel_size=2 beside the policy's 1"):
+        ppo("critic.megatron.pipeline_model_parallel_size=2", gae)
     silent = ppo("", BASE.replace("algorithm.adv_estimator=grpo ", ""))
     assert silent.rollout.critic_model == "none"
     assert noted(silent, "adv_estimator is not given")

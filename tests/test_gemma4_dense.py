@@ -11,7 +11,7 @@ from megatron_memory_estimator.inputs.catalog import entries
 
 NAME = "google/gemma-4-E4B"
 S = 4096
-CONFIG = entries()[NAME]["config"]
+CONFIG = entries()[NAME]["config"]["text_config"]
 LARGE = {
     **CONFIG, "attention_k_eq_v": True, "hidden_size": 5376, "hidden_size_per_layer_input": 0, "intermediate_size": 21504,
     "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 10, "num_attention_heads": 32, "num_hidden_layers": 60,

@@ -42,6 +42,13 @@ def test_the_longest_sequence_is_the_one_that_a_scan_finds(settings: dict[str, A
     assert found.at is not None and found.at.job.training.seq_length == found.sure
 
 
+def test_a_sequence_has_room_for_its_images() -> None:
+    run = TrainingJob.from_hf("Qwen/Qwen3-VL-8B-Instruct", 8, tp=2, gpu="H100", seq_length=6144, images="4x1024x1024")
+    found = largest(run, "seq_length")
+    assert found.step == 128 and found.sure > 4096
+    assert estimate(changed(run, {"seq_length": found.sure})).verdict().fits
+
+
 def test_the_micro_batch_divides_the_samples_of_a_rank() -> None:
     run, limit = job(), 12 * GIB
     found = largest(run, "micro_batch_size", limit_bytes=limit)

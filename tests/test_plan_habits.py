@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate, plan
+from megatron_memory_estimator.planner.base import base_job
 from megatron_memory_estimator.planner.search import sampled
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.planner.space.defaults import completed
@@ -101,7 +102,7 @@ def test_a_search_offers_tight_plans_in_text_and_json(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(("model", "values"), [
-    ("meta-llama/Meta-Llama-3-70B", {1, 2, 4, 5, 8, 10, 16, 20, 40}),  # divisors of 80 / pp
+    ("meta-llama/Meta-Llama-3-70B", {1, 2, 4, 5, 8, 10, 20, 40}),  # divisors of 80 / pp, of stages that divide 256
     ("Qwen/Qwen3-235B-A22B", {1, 12, 47}),  # 94 layers; 12 chunks a stage in the recipes of Megatron-Bridge
 ])  # fmt: skip
 def test_every_number_of_chunks_that_splits_evenly_is_tried(model: str, values: set[int]) -> None:
@@ -154,3 +155,17 @@ def test_it_is_tried_where_it_may_help(model: str, settings: dict[str, Any]) -> 
     """Scores that no fused kernel drops; an output gate, which keeps the packed output in any case; latent attention."""
     base = TrainingJob.from_hf(model, 16, gpu="H100", seq_length=4096, global_batch_size=64, **settings)
     assert "core_attn" in completed(Space(num_gpus=(16,)), base).recompute
+
+
+@pytest.mark.parametrize(
+    ("gpus", "stages", "batch"), [(24, {1, 2, 3, 4, 6, 8, 12, 24}, 1152), (40, {1, 2, 4, 5, 8, 10, 20, 40}, 1280)]
+)
+def test_numbers_of_gpus_that_are_no_powers_of_two(gpus: int, stages: set[int], batch: int) -> None:
+    """Stages divide the GPUs, and the batch that is not given divides into micro batches of several sequences on every rank."""
+    job = TrainingJob.from_hf("zai-org/GLM-4.5-Air", gpus, gpu="H200")
+    assert set(completed(Space(num_gpus=(gpus,)), job).pipeline_model_parallel_size) == stages
+    base, said = base_job(job, (gpus,), None)
+    assert base.training.global_batch_size == batch
+    assert f"global_batch_size not given: {batch}" in said[0]
+    for usual in (8, 64, 2048):
+        assert base_job(job, (usual,), None)[0].training.global_batch_size == max(1024, usual)

@@ -26,11 +26,13 @@ from megatron_memory_estimator.inputs.hf import load
 from megatron_memory_estimator.inputs.hf.convert import convert
 from megatron_memory_estimator.inputs.runs.files import job_from_text
 from megatron_memory_estimator.job.tower import Block, HfTower, Sound, Tower, TowerTraining, Weight, counted, lacking
+from megatron_memory_estimator.job.training_job import with_settings
 from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.modules.hf_tower import images
 from megatron_memory_estimator.modules.layers import tower_params
 from megatron_memory_estimator.modules.vision_tower import how, inputs, seen
 from megatron_memory_estimator.planner.changes import memory_changes
+from megatron_memory_estimator.planner.planning import plan as planned
 from megatron_memory_estimator.planner.search import sampled
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.rank.chunks import Run
@@ -901,6 +903,7 @@ def test_images_by_their_size_become_tokens(model: str, images: str, tokens: int
         ({"images": "four"}, "images='four' is not understood; give sizes in pixels, such as images=4x1024x1024"),
         ({"images": "4x0x10"}, "is not understood"),
         ({"images": "00x10"}, "is not understood"),
+        ({"images": "4x1024"}, "images='4x1024': 4 x 1024 pixels are less than a token's 32 x 32"),
         (
             {"images": "1024x1024", "image_tokens": 5},
             "images=1024x1024 are 1,024 image_tokens, not 5: give one of both",
@@ -912,6 +915,44 @@ def test_images_that_are_not_understood_are_refused(given: dict[str, Any], said:
         TrainingJob.from_hf(QWEN, num_gpus=8, **given)
     with pytest.raises(ConfigError, match="images needs a vision tower that is counted; this model has none"):
         TrainingJob.from_hf("Qwen/Qwen3-8B", num_gpus=8, images="1024x1024")
+
+
+def test_a_tower_whose_shape_the_catalogue_lacks_is_named() -> None:
+    for model in ("google/gemma-4-E4B", "moonshotai/Kimi-K3"):
+        with pytest.raises(ConfigError, match="the shape of the vision tower, which is not known here"):
+            TrainingJob.from_hf(model, num_gpus=8, images="1024x1024")
+        job = TrainingJob.from_hf(model, num_gpus=8, image_tokens=64)
+        assert any(
+            "the shape of the model's vision tower is not known here; give its config.json" in w for w in job.warnings
+        )
+        assert lacking(job.model.towers) == "the language model alone: its vision or audio tower is not counted"
+
+
+@pytest.mark.parametrize(
+    ("whole", "text", "key", "freezes"),
+    [
+        ("exaone4_5", "LGAI-EXAONE/EXAONE-4.0-32B", "vision_config", "freeze_vision_model"),
+        ("step3p7", "stepfun-ai/Step-3.5-Flash", "vision_config", "freeze_vision_model"),
+        ("minimax_m3_vl", "MiniMaxAI/MiniMax-M3", "vision_config", "freeze_vision_model"),
+        ("qwen2_audio", "Qwen/Qwen2.5-7B", "audio_config", "freeze_audio_model"),
+    ],
+)
+def test_a_tower_that_nobody_examined_is_refused_where_it_is_trained(
+    whole: str, text: str, key: str, freezes: str, tmp_path: Path
+) -> None:
+    own = entries()[text]["config"]
+    inner = {**own.get("text_config", own)}
+    inner["model_type"] = {"exaone4_5": "exaone4_5_text", "step3p7": "step3p7_text"}.get(whole, inner["model_type"])
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": whole, "text_config": inner, key: {"hidden_size": 1024, "depth": 8}}))
+    job = TrainingJob.from_hf(str(path), 64, tp=4)
+    with pytest.raises(
+        UnsupportedError, match=rf"tower of {whole} was not examined.*{freezes} estimates the language model alone"
+    ):
+        estimate(job)
+    with pytest.raises(UnsupportedError, match="was not examined"):
+        planned(job)
+    assert estimate(with_settings(job, {freezes: True})).stages
 
 
 def test_layers_of_omni_towers_run_again_where_they_are_told_to(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ def accepted(job: TrainingJob, *, declared: bool = True) -> Accepted:
     Raises LayoutError for a layout that Megatron-Core refuses, UnsupportedError for features that are not modelled, and ConfigError
     for adapters of linears that the model does not have: all that `estimate` raises.
     """
-    if job.refusal:
-        raise UnsupportedError(job.refusal)
+    if job.unmodelled:
+        raise UnsupportedError(job.unmodelled)
     context = context_of(job)
     check(context, job.gpu, job.num_microbatches, declared=declared)
     _engine_fits(job)

@@ -35,8 +35,10 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
         if name in defaults and value == defaults[name]:
             continue
         owner = OWNERS.get(name)
+        if name.startswith("freeze_") and any(tower.unexamined for tower in model.towers):
+            continue  # without it the model is refused
         if owner and owner not in present and (value is True or value not in (None, 1, 0)):
-            yield f"{name} has no effect: the model has no {PARTS.get(owner, f'{owner} layers')}"
+            yield f"{name} has no effect: {_absent(model, owner)}"
     if t.freeze_vision_projection and any(tower.whole for tower in model.towers):
         yield "freeze_vision_projection has no effect: freeze_vision_model freezes a tower of this model with all that leads out of it"
     for tower in model.towers:
@@ -99,6 +101,13 @@ def _loading(t: Training) -> Iterator[str]:
             f"Megatron-Core {t.megatron_core_version} stops with a KeyError when it loads a checkpoint with optimizer_cpu_offload "
             "and without use_precision_aware_optimizer (hybrid_optimizer.py: _update_fp32_params_by_new_state); the load is that of 0.20"
         )
+
+
+def _absent(model: Model, owner: Owner) -> str:
+    """What a setting asks for that is not there; a tower may be, without a shape that is known."""
+    if owner in ("tower", "audio") and any(not tower.blocks for tower in model.towers):
+        return f"the shape of the model's {PARTS[owner]} is not known here; give its config.json"
+    return f"the model has no {PARTS.get(owner, f'{owner} layers')}"
 
 
 def _of_format(t: Training) -> Iterator[str]:

@@ -146,6 +146,8 @@ class Tower(NamedTuple):
     vit: Vit | None = None
     hf: HfTower | None = None
     eye: Eye | None = None
+    unexamined: str = ""
+    """The model_type of a class that nobody examined."""
 
     @property
     def sees(self) -> bool:
@@ -207,6 +209,17 @@ class Tower(NamedTuple):
         return "" if silent or self.given(training) else f"the activations of its {self.name}"
 
 
+def unexamined(towers: tuple[Tower, ...], training: TowerTraining) -> str:
+    """Why a model is refused whose tower is trained and was not examined, in words; nothing of another model."""
+    for tower in towers:
+        if tower.unexamined and not tower.frozen(training, projection=False):
+            return (
+                f"the {tower.name} of {tower.unexamined} was not examined: what it keeps for each image or sound while it is trained is "
+                f"not known; {'freeze_audio_model' if tower.hears else 'freeze_vision_model'} estimates the language model alone"
+            )
+    return ""
+
+
 IMAGES = re.compile(r"(?:(\d{1,6})[x*])?(\d{1,6})x(\d{1,6})", re.ASCII)
 EXAMPLE = "such as images=4x1024x1024: how many, height, width"
 
@@ -215,6 +228,10 @@ def tokens_of_images(text: str, towers: tuple[Tower, ...]) -> int:
     """Tokens of a sequence that images become: "4x1024x1024", "1024x768", "2x512x512+1024x768". Raises ConfigError for other words, and
     for a model without a vision tower that is counted."""
     eye = next((tower.eye for tower in towers if tower.eye is not None), None)
+    if eye is None and any(not tower.blocks for tower in towers):
+        raise ConfigError(
+            "images needs the shape of the vision tower, which is not known here; give the model's config.json"
+        )
     if eye is None:
         raise ConfigError("images needs a vision tower that is counted; this model has none")
     total = 0
@@ -222,7 +239,12 @@ def tokens_of_images(text: str, towers: tuple[Tower, ...]) -> int:
         found = IMAGES.fullmatch(part.lower())
         if found is None or not all(int(one) for one in found.groups() if one is not None):
             raise ConfigError(f"images={shown(text)} is not understood; give sizes in pixels, {EXAMPLE}")
-        total += int(found[1] or 1) * eye.tokens(int(found[2]), int(found[3]))
+        height, width = int(found[2]), int(found[3])
+        if min(height, width) < eye.side:
+            raise ConfigError(
+                f"images={shown(text)}: {height} x {width} pixels are less than a token's {eye.side} x {eye.side}, {EXAMPLE}"
+            )
+        total += int(found[1] or 1) * eye.tokens(height, width)
     return total
 
 

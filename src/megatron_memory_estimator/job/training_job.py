@@ -19,6 +19,7 @@ from .hardware import DEFAULT_GPU, Environment, Gpu, OpenVersion, find_gpu
 from .layout import Layout
 from .model import Model
 from .rollout import Rollout
+from .tower import unexamined
 from .training import Training
 
 
@@ -53,7 +54,7 @@ class TrainingJob(Constructors):
     open_settings: tuple[OpenSetting, ...] = ()
     """Settings that another way to a run decides otherwise."""
     refusal: str = ""
-    """Why its memory is not modelled; empty where it is."""
+    """Why memory of its model is not modelled; empty where it is."""
     assumptions: tuple[str, ...] = ()
     """What was decided because it was not given."""
     warnings: tuple[str, ...] = ()
@@ -72,6 +73,11 @@ class TrainingJob(Constructors):
     def __repr__(self) -> str:
         gpus = f"{self.layout.world_size} {self.gpu.name}"
         return f"<TrainingJob {self.name or 'model'} on {gpus}: {self.layout.degrees}>"
+
+    @property
+    def unmodelled(self) -> str:
+        """Why its memory is not modelled: of the model, or of a tower that it trains; empty where it is."""
+        return self.refusal or unexamined(self.model.towers, self.training)
 
     @property
     def bound(self) -> Bound:

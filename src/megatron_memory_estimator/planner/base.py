@@ -13,6 +13,7 @@ from ..job.settings import LARGEST_INTEGER
 from ..job.training import Training
 from ..job.training_job import TrainingJob
 from ..states.state import STATE_PARTS
+from ..tape.tensor import ceil_div
 from ..validation.json_lines import is_whole
 from ..wording import shown
 from .space.borders import EVEN
@@ -27,8 +28,8 @@ def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int |
     Without one the job's own holds; one that is given nowhere is a multiple of every number of GPUs. Raises ConfigError where that would
     be absurd.
     """
-    if job.refusal:
-        raise UnsupportedError(job.refusal)
+    if job.unmodelled:
+        raise UnsupportedError(job.unmodelled)
     if job.layout.shards_weights:
         raise UnsupportedError(
             "plan does not search weight shards (tensor_parallel_num_weight_shards); estimate, advise and compare take a layout with them"
@@ -45,7 +46,7 @@ def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int |
         for world in worlds:
             multiple = multiple // gcd(multiple, world) * world
         wanted = max(TOKENS_OF_A_STEP // job.training.seq_length, 1)
-        global_batch_size = -(-wanted // multiple) * multiple
+        global_batch_size = _even_batch(wanted, multiple)
         if global_batch_size > 64 * wanted:
             raise ConfigError(
                 "global_batch_size is needed: no batch near 4 Mi tokens divides over all the numbers of GPUs"
@@ -68,6 +69,21 @@ def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int |
     )
     training = dataclasses.replace(job.training, global_batch_size=global_batch_size)
     return dataclasses.replace(job, layout=layout, training=training), said
+
+
+MORE = 1.25
+"""So many times the usual tokens a batch may have that divides into more microbatches."""
+
+
+def _even_batch(wanted: int, multiple: int) -> int:
+    """A global batch near the wanted one: of the multiples, one that divides by two as often as may be, so that micro batches of several
+    sequences divide it too."""
+    least = found = ceil_div(wanted, multiple) * multiple
+    while (even := ceil_div(wanted, 2 * multiple) * 2 * multiple) <= MORE * least:
+        multiple, found = 2 * multiple, even
+        if multiple > wanted:
+            break
+    return found
 
 
 def state_bytes(job: TrainingJob) -> dict[str, int]:

@@ -18,6 +18,7 @@ from ..estimator import Estimate, estimate
 from ..job.choices import SIZABLE, Sizable
 from ..job.settings import nearest
 from ..job.training_job import TrainingJob
+from ..tape.tensor import ceil_div
 from ..wording import any_of, counted, shown
 from .changes import changed
 
@@ -105,7 +106,7 @@ def largest(
         _given(job, asked),
         _shown(job, asked, values[sure]) if sure >= 0 else 0,
         _shown(job, asked, values[possible]) if possible >= 0 else 0,
-        _shown(job, asked, values[0]),
+        _shown(job, asked, values.step if isinstance(values, range) else values[0]),
         job,
         best if isinstance(best, Estimate) else None,
         above if isinstance(above, Estimate) else None,
@@ -124,7 +125,8 @@ def _values(job: TrainingJob, setting: Sizable) -> Sequence[int]:
         samples = (t.global_batch_size or t.micro_batch_size * layout.readers) // layout.readers
         return [value for value in range(1, min(samples, MOST_SEQUENCES) + 1) if samples % value == 0]
     step = lcm(BLOCK, layout.tp * (2 * layout.cp if layout.cp > 1 else 1))
-    return range(step, LONGEST + 1, step)
+    first = max(step, ceil_div(t.image_tokens + t.audio_tokens, step) * step)  # what towers hand on is in the sequence
+    return range(first, LONGEST + 1, step)
 
 
 def _with(job: TrainingJob, setting: Sizable, value: int) -> TrainingJob:

@@ -230,7 +230,8 @@ def megatron_lm(job: TrainingJob) -> Launch:
     if job.training.cuda_graph_impl == "full_iteration":  # validate_args: the host may not look at a loss in a graph
         found["no-check-for-nan-in-loss-and-grad"] = True
     read = job_from_args(Launch(found, {}).words(), job.layout.world_size, {"gpu": job.gpu.name}, rules=False)
-    return Launch(found, {name: value for name, value in differing(job, read).items() if name != "world_size"})
+    others = {"world_size", *(("pipeline_model_parallel_layout",) if "mtp_num_layers" in _unspoken(job) else ())}
+    return Launch(found, {name: value for name, value in differing(job, read).items() if name not in others})
 
 
 def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
@@ -242,6 +243,9 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
     settings["max_position_embeddings"] = max(model.max_position_embeddings or 0, t.seq_length)
     if settings["experimental_attention_variant"] == "gdn" and t.mcore < SHORT_NAMES:
         settings["experimental_attention_variant"] = "gated_delta_net"
+    without_mtp = "mtp_num_layers" in _unspoken(job)
+    if without_mtp and settings["pipeline_model_parallel_layout"]:
+        settings["pipeline_model_parallel_layout"] = settings["pipeline_model_parallel_layout"].replace("m", "")
     unspoken = {"world_size", *_unspoken(job), *(LOSS_FUSION if refuses_loss(t) else ())}
     spoken = {name: value for name, value in settings.items() if name not in unspoken and concerns(model, name)}
     if t.recomputes("moe_act"):  # which Megatron-Core takes beside it alone, without experts too

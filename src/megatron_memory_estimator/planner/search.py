@@ -53,8 +53,8 @@ def begun(
     everything: bool,
 ) -> Found:
     """The result of a search before it looks at anything. Raises UnsupportedError and ConfigError for what cannot be searched."""
-    if base.refusal:
-        raise UnsupportedError(base.refusal)
+    if base.unmodelled:
+        raise UnsupportedError(base.unmodelled)
     if base.training.global_batch_size is None:
         raise ConfigError("the search needs global_batch_size")
     if objective not in OBJECTIVES:

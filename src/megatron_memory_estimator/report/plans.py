@@ -11,8 +11,9 @@ from ..device.host import GB
 from ..device.verdict import Event, Verdict
 from ..estimator import Estimate, estimate
 from ..inputs.resolve import COSTLY, recomputes_costly_core_attention
+from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
-from ..planner.found import Found, Plan
+from ..planner.found import ROOM, Found, Plan
 from ..planner.launch import bridge_overrides, bridge_sections, environment, megatron_lm
 from ..planner.own import own
 from ..planner.paying import Worth, paying, worth
@@ -221,8 +222,16 @@ def answer(found: Found, rows: Sequence[Row]) -> Iterator[str]:
     rate = first.plan.tokens_per_s_gpu
     around = f"{rate * first.likely.low:,.0f} to {rate * first.likely.high:,.0f} by published runs"
     yield f"{head}: {in_short(first.plan)}, {rate:,.0f} tokens/s/GPU ({around}). {verdict_text(first.verdict, first.estimate)}"
+    yield from _closest(first)
     if first.whole is not None:
         yield whole_text(first.plan.job, first.whole)
+
+
+def _closest(row: Row) -> Iterator[str]:
+    """Another phase that leaves less than training, where the plan fits in all: its row has that figure."""
+    training, least = row.verdict.events[0], row.judged
+    if row.verdict.fits and least.head_room.low < training.head_room.low - ROOM:
+        yield f"{DOES[least.phase].what.capitalize()} leaves less: at least {least.head_room.low / GIB:.1f} GiB."
 
 
 def likely_text(row: Row) -> str:

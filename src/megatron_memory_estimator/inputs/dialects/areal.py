@@ -14,7 +14,7 @@ Stages of a pipeline: mbridge's models are cut so that the fullest stage has the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from math import ceil, inf, prod
@@ -31,7 +31,7 @@ from ..spellings import short_dtype
 from .documents import document_of, needed
 from .hydra import Tree, overridden, parted
 from .keys import Section, decisive, of_ddp, of_sections, passed_over
-from .rollout import TOLD_APART, engine, moved
+from .rollout import DEGREES_OF_STATE, TOLD_APART, engine, moved, other_critic
 from .run import Dialect, Reading, Run
 
 LAUNCHER = re.compile(r"areal\.(?:infra\.)?launcher\.\w+")
@@ -393,11 +393,24 @@ def _around(tree: Tree, at: Placed, warnings: list[str], refused: list[str]) -> 
         found["reference_model"] = "offloaded" if tree.on("ref.offload") else "device"
         warnings.append("the reference shares the trainer's GPUs; the context of its own process is not counted")
     if _beside(tree, at, "critic"):
+        models = (str(tree.at(f"{who}.path") or "") for who in ("critic", "actor"))
+        refused += other_critic(models, _critic_degrees(tree, at))
         found["critic_model"] = "in_turn" if tree.on("critic.offload") else "device"
         warnings.append("a critic trains on the same GPUs; it is counted as large as the policy")
     if tree.section("teacher") and tree.at("teacher.engine_type", "rollout") == "train":
         refused.append("teacher.engine_type=train keeps a teacher beside the policy, which is not modelled")
     return found
+
+
+def _critic_degrees(tree: Tree, at: Placed) -> Iterator[dict[str, int]]:
+    """The degrees of the critic's engine, where it has one of its own, and of the policy's."""
+    text = tree.at("critic.backend")
+    own = _only(text, "critic.backend") if isinstance(text, str) else None
+    own = own or next((one for one in at.all if one.label == "critic"), at.trainer)
+    for one in (own, at.trainer):
+        yield {
+            name: one.degrees.get(axis, 1) for name, axis in zip(DEGREES_OF_STATE, ("t", "p", "e", "etp"), strict=True)
+        }
 
 
 def _beside(tree: Tree, at: Placed, role: str) -> bool:

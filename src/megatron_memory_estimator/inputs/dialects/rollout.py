@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from ...wording import shown
+from ..model_names import catalogued
 from .hydra import Tree
 
 ENGINES = ("vllm", "sglang")
@@ -73,3 +74,25 @@ def split_otherwise(tree: Tree, reference: str, policy: str) -> list[str]:
 def linears(words: Iterable[str], names: Mapping[str, str] = OF_HF) -> tuple[str, ...]:
     """Megatron's linears of names that may be Hugging Face's, each once."""
     return tuple(dict.fromkeys(names.get(word, word) for word in words if word))
+
+
+DEGREES_OF_STATE = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+)
+"""Degrees that say how much of a model's state a GPU has."""
+
+
+def other_critic(models: Iterable[str], degrees: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Why a critic is refused that is another model than the policy, or split otherwise: the critic's model and the policy's, and the
+    degrees of both by Megatron's names. What is counted of it is the policy's own state."""
+    (model, other), (own, policy), refused = models, degrees, []
+    if model and (catalogued(model) or model) != (catalogued(other) or other):
+        refused.append(f"critic: {shown(model)} is another model than the policy, which is not modelled")
+    for name in DEGREES_OF_STATE:
+        one, of_policy = own.get(name) or 1, policy.get(name) or 1
+        if one != of_policy:
+            refused.append(f"critic: {name}={one} beside the policy's {of_policy} is not modelled")
+    return refused

@@ -37,13 +37,13 @@ from ...errors import ConfigError, UnsupportedError
 from ...wording import counted, shown
 from ..door_defaults import own, without_loss
 from ..field_names import fields_of
-from ..model_names import catalogued, family_of
+from ..model_names import family_of
 from ..questions import GPUS_OPTION, Question
 from ..spellings import short_dtype
 from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
 from .keys import Section, balancing, by_habit, decisive, model_ranks, of_ddp, of_sections, of_transformer, passed_over
-from .rollout import GAE, TOLD_APART, engine, moved
+from .rollout import DEGREES_OF_STATE, GAE, TOLD_APART, engine, moved, other_critic
 from .run import Dialect, Reading, Run
 
 OWN = re.compile(
@@ -480,11 +480,9 @@ def _critic(tree: Tree, tokens: int) -> tuple[dict[str, Any], list[str], list[st
         return {}, [NO_ESTIMATOR], []
     if not (tree.on("critic.enable") if switched is not None else estimator in (None, GAE)):
         return {}, [], []
-    own, policy = tree.at("critic.model.path"), tree.at("actor_rollout_ref.model.path")
-    sizes = [catalogued(str(name)) or str(name) for name in (own or policy, policy)]
-    refused = []
-    if sizes[0] != sizes[1]:
-        refused.append(f"critic.model.path={shown(own)} is another model than the policy, which is not modelled")
+    names = (str(tree.at(path) or "") for path in ("critic.model.path", "actor_rollout_ref.model.path"))
+    degrees = ({name: tree.count(f"{who}.megatron.{name}") for name in DEGREES_OF_STATE} for who in ("critic", ACTOR))
+    refused = other_critic(names, degrees)
     away = all(
         tree.on(f"{who}.megatron.{what}")
         for who in ("critic", ACTOR)

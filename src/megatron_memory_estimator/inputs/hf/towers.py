@@ -535,6 +535,10 @@ ACTIVATIONS = {"hidden_act", "hidden_activation"}
 """Keys of functions without parameters."""
 
 
+UNEXAMINED = frozenset({"exaone4_5", "step3p7", "minimax_m3_vl", "qwen2_audio"})
+"""Models that Megatron-Bridge trains with towers whose classes were not examined."""
+
+
 def towers_of(nested: Nested, config: Mapping[str, Any], text: Fields) -> tuple[tuple[Tower, ...], list[str]]:
     """The towers of a config, counted where their class is known, and a sentence for each key of one that is not."""
     kind = config.get("model_type")
@@ -546,7 +550,7 @@ def towers_of(nested: Nested, config: Mapping[str, Any], text: Fields) -> tuple[
         outer = config[above] if above else config
         reader = readers.get(last)
         if reader is None:
-            towers.append(Tower(name))
+            towers.append(Tower(name, unexamined=kind if isinstance(kind, str) and kind in UNEXAMINED else ""))
             said.append(f"{key} is not counted" + ("" if readers else ": only the language model is"))
             continue
         try:

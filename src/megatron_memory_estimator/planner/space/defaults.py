@@ -49,7 +49,9 @@ def _usual(job: TrainingJob, worlds: tuple[int, ...], *, everything: bool) -> di
     moe = bool(model.num_moe_experts)
     widest_tp = min(most, max(job.gpu.nvlink_domain, 8), 16)
     deepest = min(most, stages, 64)
-    pipelines = tuple(sorted(n for n in {*POWERS[:7], *_divisors(model.num_layers)} if n <= deepest))
+    parts = {1, *(part for gpus in worlds for part in _divisors(gpus))}
+    """Into how many parts the GPUs divide."""
+    pipelines = tuple(sorted(n for n in parts if n <= deepest))
     widest_cp = 1 if has_compressed(model) else most  # which needs packed sequences: another data set
     return {
         "num_gpus": worlds,
@@ -59,7 +61,7 @@ def _usual(job: TrainingJob, worlds: tuple[int, ...], *, everything: bool) -> di
         "context_parallel_size": tuple(
             n for n in POWERS[:7] if n == 1 or (n <= widest_cp and t.seq_length // n >= 1024)
         ),
-        "expert_model_parallel_size": tuple(n for n in POWERS if n <= most and (model.num_moe_experts or 1) % n == 0),
+        "expert_model_parallel_size": tuple(sorted(n for n in parts if (model.num_moe_experts or 1) % n == 0)),
         "expert_tensor_parallel_size": tuple(n for n in (1, 2, 4, 8) if n <= most) if moe and everything else (1,),
         "micro_batch_size": tuple(n for n in POWERS[:5] if n <= (t.global_batch_size or 1)),
         "sequence_parallel": (True, False) if everything and not moe else (True,),
