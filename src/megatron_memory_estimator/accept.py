@@ -6,9 +6,11 @@ from math import gcd
 from typing import NamedTuple
 
 from .errors import ConfigError, UnsupportedError
+from .job.model import LOOKED_UP
 from .job.pipeline import Pipeline, build_pipeline
 from .job.training_job import TrainingJob
 from .legality import check
+from .modules.counts import count_parameters
 from .rank.build import context_of
 from .rank.declare import Declarer
 
@@ -20,6 +22,25 @@ class Accepted(NamedTuple):
     declarer: Declarer
 
 
+STATE_BYTES = 2 + 4 + 12
+"""Bytes of a parameter with its gradient and Adam's state where nothing is sharded: a bf16 weight, an fp32 gradient, master and moments."""
+
+
+def modelled(job: TrainingJob) -> None:
+    """Raise UnsupportedError for a model, or a trained tower, whose memory is not modelled, with what is known of it."""
+    if not job.unmodelled:
+        return
+    if not job.refusal:
+        raise UnsupportedError(job.unmodelled)
+    total, ep = count_parameters(job.model).total, job.layout.ep
+    known = f"{total:,} parameters, {STATE_BYTES * total / 1e12:.2f} TB with gradients and Adam's state"
+    tables = sum(n for name, n in job.model.foreign_layers if name.startswith(LOOKED_UP))
+    if tables:
+        ranks = f"each of {ep} expert-parallel ranks" if ep > 1 else "every GPU without expert parallelism"
+        known += f"; {ranks} has about {STATE_BYTES * tables / ep / 1e9:,.1f} GB of the tables"
+    raise UnsupportedError(f"{job.refusal} (known: {known})")
+
+
 def accepted(job: TrainingJob, *, declared: bool = True) -> Accepted:
     """The chunks of a job that is legal and modelled, and what declares their units.
 
@@ -27,8 +48,7 @@ def accepted(job: TrainingJob, *, declared: bool = True) -> Accepted:
     Raises LayoutError for a layout that Megatron-Core refuses, UnsupportedError for features that are not modelled, and ConfigError
     for adapters of linears that the model does not have: all that `estimate` raises.
     """
-    if job.unmodelled:
-        raise UnsupportedError(job.unmodelled)
+    modelled(job)
     context = context_of(job)
     check(context, job.gpu, job.num_microbatches, declared=declared)
     _engine_fits(job)

@@ -53,6 +53,7 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
             f"attention_kernel={t.attention_kernel} has no effect: transformer_impl=local has its own kernel, which makes the "
             "matrix of all scores"
         )
+    yield from _of_rows_and_losses(model, t)
     if t.use_megatron_fsdp and t.reuse_grad_buf_for_mxfp8_param_ag:
         yield "reuse_grad_buf_for_mxfp8_param_ag has no effect: use_megatron_fsdp turns it off"
     if t.fp8_param_gather_is_off:
@@ -62,6 +63,22 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
     for name, newest in NEWEST.items():
         if tuple(map(int, getattr(t, name).split(".")[:2])) > tuple(map(int, newest.split("."))):
             yield f"{name}={getattr(t, name)} is newer than {newest}, the version that the rules were read from"
+    yield from _of_recomputation(model, t)
+    if not model.moe_shared_expert_intermediate_size:
+        for name, on in (
+            ("moe_shared_expert_gate", model.moe_shared_expert_gate),
+            ("moe_shared_expert_overlap", t.moe_shared_expert_overlap),
+        ):
+            if on:
+                yield f"{name} has no effect without shared experts"
+    optimizer = OPTIMIZERS[t.optimizer]
+    if optimizer.unmodelled:
+        yield optimizer.unmodelled
+    yield from _loading(t)
+
+
+def _of_recomputation(model: Model, t: Training) -> Iterator[str]:
+    """Settings of recomputation that are for another granularity, or for what the model does not have."""
     if t.recompute_granularity == "selective":
         found = recomputable(model)
         for module in t.recompute_modules or ():
@@ -75,17 +92,18 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
         for name in ("recompute_method", "recompute_num_layers"):
             if getattr(t, name) is not None:
                 yield f"{name} has no effect without recompute_granularity=full"
-    if not model.moe_shared_expert_intermediate_size:
-        for name, on in (
-            ("moe_shared_expert_gate", model.moe_shared_expert_gate),
-            ("moe_shared_expert_overlap", t.moe_shared_expert_overlap),
-        ):
-            if on:
-                yield f"{name} has no effect without shared experts"
-    optimizer = OPTIMIZERS[t.optimizer]
-    if optimizer.unmodelled:
-        yield optimizer.unmodelled
-    yield from _loading(t)
+
+
+def _of_rows_and_losses(model: Model, t: Training) -> Iterator[str]:
+    """How rows are packed is not modelled; which loss is fused has no effect where none is."""
+    if t.sequence_packing_scheduler and not has_compressed(model):
+        yield (
+            f"sequence_packing_scheduler={t.sequence_packing_scheduler} is not modelled: it packs samples into rows of at most "
+            "max_seqlen_per_dp_cp_rank tokens on a rank (seq_length / context_parallel_size where that is not given), whatever "
+            "micro_batch_size is; the figures are of micro_batch_size rows of seq_length"
+        )
+    if t.cross_entropy_fusion_impl != "native" and not t.cross_entropy_loss_fusion:
+        yield f"cross_entropy_fusion_impl={t.cross_entropy_fusion_impl} has no effect without cross_entropy_loss_fusion"
 
 
 def _loading(t: Training) -> Iterator[str]:

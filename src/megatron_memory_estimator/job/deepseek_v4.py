@@ -45,7 +45,9 @@ class CompressedTraining:
         None, "recompute_modules mhc: layers that come back together; default: those of a chunk", of="mhc"
     )
     sequence_packing_scheduler: str | None = setting(
-        None, "DeepSeek-V4: who packs samples into rows without padding (cp above 1 always packs)"
+        None,
+        "DeepSeek-V4: who packs samples into rows without padding (cp above 1 always packs)",
+        choices=("dp_balanced",),
     )
     dsa_indexer_use_sparse_loss: bool = setting(False, "sparse attention: the indexer's loss of its own keys", of="dsa")
 

@@ -74,7 +74,7 @@ class Settings(TypedDict, total=False):
     vit_gradient_checkpointing: bool  # towers of Qwen3-Omni: their layers run again in the backward
     use_fused_mhc: bool  # hyper-connections: fused kernels
     mhc_recompute_layer_num: int | None  # recompute_modules mhc: layers that come back together; default: those of a chunk
-    sequence_packing_scheduler: str | None  # DeepSeek-V4: who packs samples into rows without padding (cp above 1 always packs)
+    sequence_packing_scheduler: Literal["dp_balanced"] | None  # DeepSeek-V4: who packs samples into rows without padding (cp above 1 ...
     dsa_indexer_use_sparse_loss: bool  # sparse attention: the indexer's loss of its own keys
     load_optim: bool  # a checkpoint is loaded with optimizer state (--no-load-optim, --finetune: without)
     checkpoint_loader: Literal["megatron_lm", "megatron_bridge"]  # who loads: Megatron-LM, which copies FusedAdam's state, or Megatron- ...

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from math import gcd
 
+from ..accept import modelled
 from ..errors import ConfigError, UnsupportedError
 from ..estimator import estimate
 from ..job.assumption import Assumption
@@ -28,8 +29,7 @@ def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int |
     Without one the job's own holds; one that is given nowhere is a multiple of every number of GPUs. Raises ConfigError where that would
     be absurd.
     """
-    if job.unmodelled:
-        raise UnsupportedError(job.unmodelled)
+    modelled(job)
     if job.layout.shards_weights:
         raise UnsupportedError(
             "plan does not search weight shards (tensor_parallel_num_weight_shards); estimate, advise and compare take a layout with them"

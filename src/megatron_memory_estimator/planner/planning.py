@@ -22,7 +22,7 @@ from ..wording import all_of, any_count, counted
 from .base import base_job, fewest, state_bytes
 from .found import Found, Plan
 from .space.axes import Space, axis_name
-from .space.features import BASIC, FEATURES, of_state, variants, with_features
+from .space.features import BASIC, FEATURES, named, of_state, variants, with_features
 from .space.modelled import not_searched
 from .space.words import space_of
 from .whole_run import asked as whole_asked
@@ -95,7 +95,7 @@ def plan(
     known = Shared() if shared is None else shared
     whole_asked(job.env)
     words = _words(axes or {}, job)
-    limit = job.gpu.memory_bytes if limit is None else limit
+    limit, state = job.gpu.memory_bytes if limit is None else limit, least_state(job, words)
     worlds = worlds_of(job, {"num_gpus": words.pop("num_gpus")}) if "num_gpus" in words else ()
 
     search_ = partial(
@@ -106,25 +106,24 @@ def plan(
     def on(gpus: tuple[int, ...], asked: TrainingJob, *, nearest: bool, whichever: bool = False) -> Planned:
         base, said = base_job(asked, gpus, global_batch_size)
         space = space_of(base, {**words, "num_gpus": ",".join(map(str, gpus))}, everything=complete)
-        found = search_(base, space, nearest=nearest, whichever=whichever)
+        if state > max(gpus) * limit:  # nothing is searched that cannot be
+            found = begun(base, space, objective, limit, efficiency, everything=False)
+            found.state = state
+        else:
+            found = search_(base, space, nearest=nearest, whichever=whichever)
         found.asked = asked
-        return Planned(found, (*found.thinned, *features_said(found), *said, *_left_out(words, base, space)))
+        return Planned(found, (*found.thinned, *_notes(found, base, words, space), *said))
 
-    state = least_state(job, words)
-    if fewest_gpus:
-        return _fewest(on, sorted(fewest(worlds, job.gpu.gpus_per_node)), job, limit, state)
-    gpus = worlds or (job.layout.world_size,)
-    if state <= max(gpus) * limit:
-        return _held(on, gpus, job)
-    base, said = base_job(job, gpus, global_batch_size)
-    space = space_of(base, {**words, "num_gpus": ",".join(map(str, gpus))}, everything=complete)
-    found = begun(base, space, objective, limit, efficiency, everything=False)
-    found.asked, found.state = job, state
-    return Planned(found, tuple(said))
+    if not fewest_gpus:
+        return _held(on, worlds or (job.layout.world_size,), job)
+    return _fewest(on, sorted(fewest(worlds, job.gpu.gpus_per_node)), job, limit, state)
 
 
-def _left_out(words: Mapping[str, str], base: TrainingJob, space: Space) -> Iterator[str]:
-    """The sets of recomputation that are asked for and not searched."""
+def _notes(found: Found, base: TrainingJob, words: Mapping[str, str], space: Space) -> Iterator[str]:
+    """What is said of features, and of the sets of recomputation that are asked for and not searched."""
+    if found.state is None:
+        yield from features_said(found)
+        yield from idle_features(base, found.space)
     if "recompute" in words and (left_out := not_searched(base, space)):
         yield left_out
 
@@ -168,7 +167,7 @@ def _held(on: On, worlds: tuple[int, ...], job: TrainingJob) -> Planned:
     alone = training_only(job)
     same = alone.env.phases == job.env.phases
     found = on(worlds, job, nearest=same)
-    if found.found.plans or found.found.interrupted or same:
+    if found.found.plans or found.found.interrupted or same or found.found.state is not None:
         return found
     trains = on(worlds, alone, nearest=False)
     if not trains.found.plans:
@@ -290,6 +289,16 @@ def fixed(given: dict[str, str], values: dict[str, Any], job: TrainingJob) -> No
         given["recompute"] = own_recompute(job.training)
     if values.get("optimizer_cpu_offload") and "optimizer_offload_fraction" not in given:
         given["optimizer_offload_fraction"] = "1"
+
+
+def idle_features(base: TrainingJob, space: Space) -> Iterator[str]:
+    """The features that were asked for by name and that nothing of this run turns on."""
+    for word in space.features:
+        names = named(word) if word != BASIC else ()
+        on = {name for one in variants(base, space.precision, (word,)) for name in one.features} if names else set()
+        for name in names:
+            if name not in on:
+                yield f"{name} turns nothing on in this run: {FEATURES[name].says}"
 
 
 def features_said(found: Found) -> Iterator[str]:

@@ -19,8 +19,9 @@ from itertools import product
 from random import Random
 from typing import Any, NamedTuple
 
+from ..accept import modelled
 from ..dataclass import dataclass
-from ..errors import ConfigError, LayoutError, NumPyError, StoppedError, UnsupportedError
+from ..errors import ConfigError, LayoutError, NumPyError, StoppedError
 from ..job.training_job import TrainingJob
 from ..rank.build import context_of
 from ..rank.declare import Declarer
@@ -53,8 +54,7 @@ def begun(
     everything: bool,
 ) -> Found:
     """The result of a search before it looks at anything. Raises UnsupportedError and ConfigError for what cannot be searched."""
-    if base.unmodelled:
-        raise UnsupportedError(base.unmodelled)
+    modelled(base)
     if base.training.global_batch_size is None:
         raise ConfigError("the search needs global_batch_size")
     if objective not in OBJECTIVES:
@@ -357,6 +357,8 @@ class _Search:
         before = self.found.evaluated, self.found.fits, self.found.tight, self.found.too_large
         self.found.least = next(_Queue(self, LEAST, None, near=NEAR_ENOUGH).plans(tight=True, every=False))
         self.found.evaluated, self.found.fits, self.found.tight, self.found.too_large = before
+        if self.found.least.needed.low * NEAR_ENOUGH > self.found.limit:
+            self.found.too_large = self.found.legal
 
     def plan(self, group: Group, training: int, option: int, cell: int) -> Plan:
         """A layout with its figures."""

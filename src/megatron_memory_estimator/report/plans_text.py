@@ -120,9 +120,10 @@ def counts_line(found: Found) -> str:
     if found.state is not None:
         return "No layout was looked at: none can fit."
     resumes = "; none surely resumes" if found.trains_only else ""
+    was = "was" if found.evaluated == 1 else "were"
     others = "; no other is as fast with as little memory" if found.plans and found.objective == "throughput" else ""
     return (
-        f"{found.legal:,} legal layouts: {found.too_large:,} cannot fit, {found.evaluated:,} were evaluated{others}{resumes}. "
+        f"{found.legal:,} legal layouts: {found.too_large:,} cannot fit, {found.evaluated:,} {was} evaluated{others}{resumes}. "
         f"Rules exclude {found.illegal.total():,} more (-v)."
     )
 

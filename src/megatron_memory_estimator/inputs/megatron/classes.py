@@ -111,6 +111,8 @@ def no_setting(name: str, said: str) -> str:
         return f"{said} is not modelled{known_of(dest)}"
     if argument is None:
         return ""
+    if dest != name and dest in known_settings():
+        return f"{said} is the setting {dest} here"
     if argument_class(dest) == IGNORED:
         return f"{said} is not modelled, and ignored among Megatron-LM's arguments; leave it out"
     return f"{said} is an argument of Megatron-LM and no setting; give it among the arguments of a run, behind --"
