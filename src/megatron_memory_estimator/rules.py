@@ -124,6 +124,11 @@ def some(count: int, one: str) -> Worded:
     return Worded(f"{one}s", counted(count, one))
 
 
+def always(text: str) -> Worded:
+    """A number that is no layout's, which the rule has too: of a GPU, or what a kernel needs."""
+    return Worded(text, text)
+
+
 class _Number:
     """A number as a text says it: name=number, or (`:n`) alone. A pair is a number with a name of its own."""
 

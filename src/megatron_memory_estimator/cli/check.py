@@ -12,8 +12,9 @@ from .options import json_option
 
 HELP = """Whether a run may start, for CI and job submission: one line of reason, and an exit code.
 
-Exit codes: 0 the run surely fits; 2 bad input; 3 it does not fit; 4 it may not fit, trains but cannot load its checkpoint, or
-sources a file that is not read; 5 --max-increase is exceeded. Takes the model or run and the options of `estimate`.
+Exit codes: 0 the run surely fits; 2 bad input; 3 it does not fit; 4 it may not fit, trains but cannot load its checkpoint, has a
+tower that is not counted, or sources a file that is not read; 5 --max-increase is exceeded. Takes the model or run and the options of
+`estimate`.
 """
 
 

@@ -8,7 +8,7 @@ from ..job.hardware import Gpu
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
-from ..rules import Violation, broken, broken_if
+from ..rules import Violation, always, broken, broken_if
 from ..wording import any_of
 
 LEAST_CAPABILITY = {"delayed": (8, 9), "tensorwise": (8, 9), "blockwise": (9, 0), "mxfp8": (10, 0), "nvfp4": (10, 0)}
@@ -100,9 +100,9 @@ def has(recipe: str, machine: Gpu) -> bool:
 def gpu(training: Training, machine: Gpu) -> Iterator[Violation]:
     """A recipe needs a GPU whose tensor cores have it, and a kernel one that it was written for."""
     recipe = training.low_precision
-    its = {"gpu": machine.name, "has": "{}.{}".format(*machine.capability)}
+    its = {"gpu": always(machine.name), "has": always("{}.{}".format(*machine.capability))}
     if training.dsa_kernel_backend == "cudnn" and machine.capability < SPARSE_KERNELS:
-        yield broken("cudnn-sparse-attention-needs-gpu", {"needs": "{}.{}".format(*SPARSE_KERNELS), **its})
+        yield broken("cudnn-sparse-attention-needs-gpu", {"needs": always("{}.{}".format(*SPARSE_KERNELS)), **its})
     if training.linear_loss and machine.capability[0] != LINEAR_LOSS:
         yield broken("linear-loss-needs-gpu", its)
     if recipe and not has_recipe(training, machine):
@@ -114,4 +114,4 @@ def gpu(training: Training, machine: Gpu) -> Iterator[Violation]:
         fix = (
             f"use {any_of(others)}" if others and not training.fp4 else f"leave {'fp4' if training.fp4 else 'fp8'} out"
         )
-        yield broken("recipe-needs-gpu", {"setting": setting, "needs": needs, **its, "fix": fix})
+        yield broken("recipe-needs-gpu", {"setting": setting, "needs": always(needs), **its, "fix": fix})

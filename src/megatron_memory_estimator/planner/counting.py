@@ -111,6 +111,21 @@ class LegalSpace:
         """Layouts to evaluate."""
         return sum(one.layouts for one in self.variants)
 
+    def values(self, axis: str) -> set[Any] | None:
+        """The values of an axis that a legal layout has; None for an axis whose values are not told apart here."""
+        every = [(one, structure.grid, style) for one in self.variants for structure, style in one.styles]
+        if axis == "precision":
+            return {one.variant.precision for one, _, _ in every}
+        if axis == "micro_batch_size":
+            return {grid.micro[at] for _, grid, style in every for at in style.cells.micro}
+        if axis in DEGREES:
+            place = DEGREES.index(axis)
+            return {grid.points[at][place] for _, grid, style in every for at in style.cells.point}
+        stages = {"pipeline_model_parallel_size": "pp", "virtual_pipeline_model_parallel_size": "vp"}.get(axis)
+        if stages is None:
+            return None
+        return {getattr(self.shapes[at], stages) for _, _, style in every for at in style.cells.shape}
+
 
 class _Choices(NamedTuple):
     """Legal sets of recomputation and settings of the optimizer, and the rules that the others break, one for each pair."""
@@ -174,6 +189,8 @@ def relaxations(base: TrainingJob, space: Space, ask: Ask) -> Iterator[str]:
             continue
         wider = legal_space(base, dataclasses.replace(space, **{axis.name: values}), Counter(), ask)
         if wider.layouts:
+            found = wider.values(axis.name)
+            values = tuple(value for value in values if found is None or value in found)
             shown = ", ".join(map(str, values if len(values) < 9 else (*values[:8], "...")))
             yield f"legal layouts with {axis.name} {shown}: {wider.layouts:,}"
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ..errors import ConfigError
 from ..estimator import Estimate
 from ..inputs.text_files import read_text
+from ..job.training_job import TrainingJob
 from ..wording import shown
 from .document import SCHEMA as ESTIMATE
 from .quantities import document as quantities
@@ -50,8 +51,8 @@ class Checked(NamedTuple):
 
 
 def checked(estimate: Estimate, baseline: dict[int, int] | None = None, tolerance: float = 0.0) -> Checked:
-    """0 where a run surely fits, 3 where it does not, 4 where that is not sure (a file of the script is not read, too) or it trains and
-    cannot load or save, 5 where the peak of a stage is more than `tolerance` (a share) above the baseline's."""
+    """0 where a run surely fits, 3 where it does not, 4 where that is not sure (a file of the script is not read, or a tower not counted,
+    too) or it trains and cannot load or save, 5 where the peak of a stage is more than `tolerance` (a share) above the baseline's."""
     increase = grown(estimate, baseline) if baseline else None
     code, reason = _judged(estimate)
     if increase is None:
@@ -68,11 +69,18 @@ def _judged(estimate: Estimate) -> tuple[int, str]:
         sentence += f" {names} is sourced and not read, and may set something else (--follow opens it where it is)."
     limit, uncounted = estimate.job.bound, bool(estimate.job.uncounted)
     if found.word == "fits":
-        return UNSURE if unread or (uncounted and limit != "upper") else FITS, sentence
+        partial = unread or _without_tower(estimate.job) or (uncounted and limit != "upper")
+        return UNSURE if partial else FITS, sentence
     if found.word != "does not fit":
         return UNSURE, sentence
     trains = [one.word != "does not fit" for one in found.events if one.phase not in LATER]
     return (UNSURE if (trains and all(trains)) or (uncounted and limit != "lower") else DOES_NOT_FIT), sentence
+
+
+def _without_tower(job: TrainingJob) -> bool:
+    """Whether the figures lack a tower, or what it computes of images or sound where nobody said how many there are."""
+    said = {"audio_tokens"} if "audio_tokens" in job.given else {"images", "image_tokens"} & job.given.keys()
+    return any(tower.lacks(job.training) and not (tower.sees and said) for tower in job.model.towers)
 
 
 def grown(estimate: Estimate, baseline: dict[int, int]) -> Increase:
