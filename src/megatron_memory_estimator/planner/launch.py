@@ -230,8 +230,7 @@ def megatron_lm(job: TrainingJob) -> Launch:
     if job.training.cuda_graph_impl == "full_iteration":  # validate_args: the host may not look at a loss in a graph
         found["no-check-for-nan-in-loss-and-grad"] = True
     read = job_from_args(Launch(found, {}).words(), job.layout.world_size, {"gpu": job.gpu.name}, rules=False)
-    others = {"world_size", *(("pipeline_model_parallel_layout",) if "mtp_num_layers" in _unspoken(job) else ())}
-    return Launch(found, {name: value for name, value in differing(job, read).items() if name not in others})
+    return Launch(found, {name: value for name, value in differing(job, read).items() if name != "world_size"})
 
 
 def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
