@@ -27,7 +27,7 @@ from ..rank.workspaces import layer_counts, yarn_tables
 from ..states.buffers import Buffer
 from ..states.fsdp import active
 from ..states.kept import Kept
-from ..states.optimizers import OPTIMIZERS, optimizer_tensors
+from ..states.optimizers import OPTIMIZERS, beside_torch_format, optimizer_tensors
 from ..states.padding import default_bucket_size
 from ..tape.tensor import DTYPE_BYTES, Param, Tensor, ceil_div, chosen, largest, smallest
 from .terms import Term
@@ -178,8 +178,7 @@ def adopts(t: Training) -> bool:
 def by_rank(t: Training) -> bool:
     """Whether a load and a save are those of `--ckpt-format torch`, a file for each rank: of what of it is not modelled
     (`inputs/effects.py` says it), they are taken for those of torch_dist."""
-    row = OPTIMIZERS[t.optimizer]
-    return t.ckpt_format == "torch" and not (t.optimizer_cpu_offload or row.by_matrix or t.low_precision_weights)
+    return t.ckpt_format == "torch" and not beside_torch_format(t)
 
 
 def load_terms(rank: Rank, *, short: bool = False) -> list[list[Term]]:

@@ -12,7 +12,7 @@ from ..job.model import Model
 from ..job.settings import Owner
 from ..job.training import OFFLOADED_LOADS, Training
 from ..modules.kinds import has_compressed, kinds_in, owners_of, recomputable
-from ..states.optimizers import OPTIMIZERS
+from ..states.optimizers import OPTIMIZERS, beside_torch_format
 from ..wording import all_of
 
 _SETTINGS = tuple(field for part in (Model, Layout, Training) for field in dataclasses.fields(part))
@@ -130,12 +130,7 @@ def _absent(model: Model, owner: Owner) -> str:
 
 def _of_format(t: Training) -> Iterator[str]:
     """What a format of checkpoints is not modelled with, and what it cannot load."""
-    others = {
-        "optimizer_cpu_offload": t.optimizer_cpu_offload,
-        f"optimizer={t.optimizer}": OPTIMIZERS[t.optimizer].by_matrix,
-        "weights in low precision": t.low_precision_weights,
-    }
-    beside = [name for name, on in others.items() if on]
+    beside = beside_torch_format(t)
     if t.ckpt_format == "torch_dcp" or (t.ckpt_format == "torch" and beside):
         what = f" with {all_of(beside)}" if t.ckpt_format == "torch" else ""
         yield (

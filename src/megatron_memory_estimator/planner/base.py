@@ -81,8 +81,6 @@ def _even_batch(wanted: int, multiple: int) -> int:
     least = found = ceil_div(wanted, multiple) * multiple
     while (even := ceil_div(wanted, 2 * multiple) * 2 * multiple) <= MORE * least:
         multiple, found = 2 * multiple, even
-        if multiple > wanted:
-            break
     return found
 
 

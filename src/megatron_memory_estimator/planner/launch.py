@@ -242,10 +242,10 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
     settings["max_position_embeddings"] = max(model.max_position_embeddings or 0, t.seq_length)
     if settings["experimental_attention_variant"] == "gdn" and t.mcore < SHORT_NAMES:
         settings["experimental_attention_variant"] = "gated_delta_net"
-    without_mtp = "mtp_num_layers" in _unspoken(job)
-    if without_mtp and settings["pipeline_model_parallel_layout"]:
+    refused = tuple(_unspoken(job))
+    if "mtp_num_layers" in refused and settings["pipeline_model_parallel_layout"]:
         settings["pipeline_model_parallel_layout"] = settings["pipeline_model_parallel_layout"].replace("m", "")
-    unspoken = {"world_size", *_unspoken(job), *(LOSS_FUSION if refuses_loss(t) else ())}
+    unspoken = {"world_size", *refused, *(LOSS_FUSION if refuses_loss(t) else ())}
     spoken = {name: value for name, value in settings.items() if name not in unspoken and concerns(model, name)}
     if t.recomputes("moe_act"):  # which Megatron-Core takes beside it alone, without experts too
         spoken["moe_grouped_gemm"] = t.moe_grouped_gemm

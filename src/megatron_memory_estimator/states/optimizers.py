@@ -160,3 +160,13 @@ def optimizer_tensors(c: Context, buffer: Owned) -> list[Kept]:
     if buffer.param_dtype != "fp32" and not (t.use_megatron_fsdp and t.megatron_fsdp_main_params_dtype == "auto"):
         found.append(Kept("main_param", "fp32", buffer.owned, "setup"))
     return [*found, *row.moments(t, buffer)]
+
+
+def beside_torch_format(t: Training) -> list[str]:
+    """What of a training a load and a save of `--ckpt-format torch` are not modelled with, in words."""
+    others = {
+        "optimizer_cpu_offload": t.optimizer_cpu_offload,
+        f"optimizer={t.optimizer}": OPTIMIZERS[t.optimizer].by_matrix,
+        "weights in low precision": t.low_precision_weights,
+    }
+    return [name for name, on in others.items() if on]

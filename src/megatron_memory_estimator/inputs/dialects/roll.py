@@ -29,7 +29,7 @@ from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
 from .keys import model_ranks, passed_over, translated
 from .mcore_adapter import recompute
-from .rollout import DEGREES_OF_STATE, GAE, LINEARS, TOLD_APART, engine, linears, moved, other_critic
+from .rollout import GAE, LINEARS, TOLD_APART, degrees_at, engine, linears, moved, other_critic
 from .run import Dialect, Reading, Run
 
 PROGRAM = re.compile(r"start_\w+_pipeline")
@@ -324,10 +324,7 @@ def phases(tree: Tree, worker: str, trains: frozenset[int] | None, *, lora: bool
     critic = tree.at("adv_estimator") == GAE or tree.section("critic.strategy_args")
     if critic and _beside(tree, "critic", trains):
         names = (_model(tree, who) for who in ("critic", POLICY))
-        degrees = (
-            {name: tree.count(f"{who}.strategy_args.strategy_config.{name}") for name in DEGREES_OF_STATE}
-            for who in ("critic", POLICY)
-        )
+        degrees = (degrees_at(tree, f"{who}.strategy_args.strategy_config") for who in ("critic", POLICY))
         if refused := other_critic(names, degrees):
             raise UnsupportedError("; ".join(refused))
         found["critic_model"] = "in_turn" if states else "device"

@@ -58,11 +58,18 @@ ON_THE_SAME_GPUS = ("rollout_tensor_parallel_size", "rollout_memory_share")
 
 DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size")
 """Degrees that split the weights of a model."""
+DEGREES_OF_STATE = (*DEGREES, "expert_tensor_parallel_size")
+"""The same with that of experts' tensors."""
+
+
+def degrees_at(tree: Tree, where: str, names: Iterable[str] = DEGREES_OF_STATE) -> dict[str, int]:
+    """The degrees of a section, 1 where it has none."""
+    return {name: tree.count(f"{where}.{name}", 1) or 1 for name in names}
 
 
 def split_otherwise(tree: Tree, reference: str, policy: str) -> list[str]:
     """The warning about a reference whose section splits its weights otherwise than the policy's."""
-    own, wanted = ([tree.count(f"{where}.{name}", 1) or 1 for name in DEGREES] for where in (reference, policy))
+    own, wanted = ([*degrees_at(tree, where, DEGREES).values()] for where in (reference, policy))
     if own == wanted:
         return []
     others = [f"{name}={a} instead of {b}" for name, a, b in zip(DEGREES, own, wanted, strict=True) if a != b]
@@ -76,23 +83,15 @@ def linears(words: Iterable[str], names: Mapping[str, str] = OF_HF) -> tuple[str
     return tuple(dict.fromkeys(names.get(word, word) for word in words if word))
 
 
-DEGREES_OF_STATE = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
-)
-"""Degrees that say how much of a model's state a GPU has."""
-
-
-def other_critic(models: Iterable[str], degrees: Iterable[Mapping[str, Any]]) -> list[str]:
+def other_critic(models: Iterable[str], degrees: Iterable[Mapping[str, int]]) -> list[str]:
     """Why a critic is refused that is another model than the policy, or split otherwise: the critic's model and the policy's, and the
     degrees of both by Megatron's names. What is counted of it is the policy's own state."""
     (model, other), (own, policy), refused = models, degrees, []
     if model and (catalogued(model) or model) != (catalogued(other) or other):
         refused.append(f"critic: {shown(model)} is another model than the policy, which is not modelled")
-    for name in DEGREES_OF_STATE:
-        one, of_policy = own.get(name) or 1, policy.get(name) or 1
-        if one != of_policy:
-            refused.append(f"critic: {name}={one} beside the policy's {of_policy} is not modelled")
+    refused += [
+        f"critic: {name}={own[name]} beside the policy's {policy[name]} is not modelled"
+        for name in DEGREES_OF_STATE
+        if own[name] != policy[name]
+    ]
     return refused

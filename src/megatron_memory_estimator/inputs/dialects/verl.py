@@ -43,7 +43,7 @@ from ..spellings import short_dtype
 from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
 from .keys import Section, balancing, by_habit, decisive, model_ranks, of_ddp, of_sections, of_transformer, passed_over
-from .rollout import DEGREES_OF_STATE, GAE, TOLD_APART, engine, moved, other_critic
+from .rollout import GAE, TOLD_APART, degrees_at, engine, moved, other_critic
 from .run import Dialect, Reading, Run
 
 OWN = re.compile(
@@ -481,8 +481,7 @@ def _critic(tree: Tree, tokens: int) -> tuple[dict[str, Any], list[str], list[st
     if not (tree.on("critic.enable") if switched is not None else estimator in (None, GAE)):
         return {}, [], []
     names = (str(tree.at(path) or "") for path in ("critic.model.path", "actor_rollout_ref.model.path"))
-    degrees = ({name: tree.count(f"{who}.megatron.{name}") for name in DEGREES_OF_STATE} for who in ("critic", ACTOR))
-    refused = other_critic(names, degrees)
+    refused = other_critic(names, (degrees_at(tree, f"{who}.megatron") for who in ("critic", ACTOR)))
     away = all(
         tree.on(f"{who}.megatron.{what}")
         for who in ("critic", ACTOR)

@@ -541,8 +541,9 @@ UNEXAMINED = frozenset({"exaone4_5", "step3p7", "minimax_m3_vl", "qwen2_audio"})
 
 def towers_of(nested: Nested, config: Mapping[str, Any], text: Fields) -> tuple[tuple[Tower, ...], list[str]]:
     """The towers of a config, counted where their class is known, and a sentence for each key of one that is not."""
-    kind = config.get("model_type")
-    readers = READERS.get(kind, {}) if isinstance(kind, str) else {}
+    said_kind = config.get("model_type")
+    kind = said_kind if isinstance(said_kind, str) else ""
+    readers = READERS.get(kind, {})
     towers: list[Tower] = []
     said: list[str] = []
     for key, name in nested.towers.items():
@@ -550,7 +551,7 @@ def towers_of(nested: Nested, config: Mapping[str, Any], text: Fields) -> tuple[
         outer = config[above] if above else config
         reader = readers.get(last)
         if reader is None:
-            towers.append(Tower(name, unexamined=kind if isinstance(kind, str) and kind in UNEXAMINED else ""))
+            towers.append(Tower(name, unexamined=kind if kind in UNEXAMINED else ""))
             said.append(f"{key} is not counted" + ("" if readers else ": only the language model is"))
             continue
         try:

@@ -229,17 +229,19 @@ def _hybrid(arg: Arg, values: Values) -> Values:
 
 def _format(arg: Arg, values: Values) -> Values:
     """A format of checkpoints that the run would not have anyway."""
-    usual = arg("ckpt_format") == "torch_dist" or (arg("ckpt_format") == FSDP_FORMAT and arg("use_megatron_fsdp"))
-    return {"ckpt_format": LEFT_OUT if usual else arg("ckpt_format")}
+    given = arg(
+        "ckpt_format"
+    )  # Megatron-FSDP wants its own to be given: the parser's default is left out beside it too
+    usual = ("torch_dist", _usual_format(fsdp=arg("use_megatron_fsdp")))
+    return {"ckpt_format": LEFT_OUT if given in usual else given}
 
 
 def _format_said(job: Job) -> Values:
-    usual = FSDP_FORMAT if job.training.use_megatron_fsdp else "torch_dist"
-    return {"ckpt_format": job.training.ckpt_format or usual}
+    return {"ckpt_format": job.training.ckpt_format or _usual_format(fsdp=job.training.use_megatron_fsdp)}
 
 
-FSDP_FORMAT = "fsdp_dtensor"
-"""The format of Megatron-FSDP's checkpoints, which Megatron-LM wants to be given."""
+def _usual_format(*, fsdp: bool) -> str:
+    return "fsdp_dtensor" if fsdp else "torch_dist"
 
 
 def _switch(name: str, setting: str, value: Any = True) -> Row:
