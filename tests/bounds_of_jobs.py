@@ -39,6 +39,6 @@ def bound_of(job: TrainingJob, *, arrays: bool) -> Bound:
     count = job.num_microbatches
     pipelines = Pipelines(job, [shape], [(0, count)], arrays=arrays)
     cells = Cells((0,), (0,), (0,), (0,), (count,))
-    bounds = Bounds(job, machine(job.gpu, None, job.env.network_gbs), pipelines, grid, style, cells, Grids())
+    bounds = Bounds(job, machine(job.gpu, None, job.env.network_gbs), pipelines, grid, style, cells, Grids(), Grids())
     (found,) = bounds.of(t, [option_of(job)])
     return Bound(*(float(value) if isinstance(value, float | int) else float(value[0]) for value in found))

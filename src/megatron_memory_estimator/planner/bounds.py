@@ -374,6 +374,7 @@ class Bounds:
         style: Style,
         cells: Cells,
         known: Grids,
+        states: Grids,
     ) -> None:
         self.job, self.pipelines, self.cells, self.arrays = job, pipelines, cells, pipelines.arrays
         shapes = pipelines.shapes
@@ -383,7 +384,7 @@ class Bounds:
         stages, self.chunks = (self._of([getattr(one, name) for one in shapes], shape) for name in ("pp", "vp"))
         pairs, self.replica = self._different(stages, world, len(grid.worlds))
         replicas = [(pp, grid.worlds[number]) for pp, number in pairs]
-        self.pieces = Pieces(job, machine, grid, style, replicas, known, arrays=self.arrays)
+        self.pieces = Pieces(job, machine, grid, style, replicas, known, states, arrays=self.arrays)
         ways, way = self._different(shape, self.count, max(cells.count) + 1)
         self.pair = self._of([pipelines.numbers[one, shapes[one].effective(n)] for one, n in ways], way)
         self.flat = point * len(grid.micro) + micro

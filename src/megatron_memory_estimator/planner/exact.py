@@ -13,6 +13,7 @@ from ..rank.build import build_rank, context_of
 from ..rank.chunks import TracedUnit
 from ..rank.declare import Declarer
 from ..rank.peak import find_peak
+from ..rank.rank import Rank
 from ..states.optimizers import OPTIMIZERS
 from ..tape.tensor import total
 from ..throughput.machine import Machine
@@ -32,6 +33,14 @@ class Figures(NamedTuple):
     needed: Range
 
 
+class _Stages(NamedTuple):
+    """A job with its stages that are different, and the seconds of its step with their parts."""
+
+    job: TrainingJob
+    ranks: list[Rank]
+    seconds: tuple[float, dict[str, float]]
+
+
 class Exact:
     """Evaluates layouts of one model on one machine."""
 
@@ -41,6 +50,14 @@ class Exact:
 
     def figures(self, job: TrainingJob) -> Figures:
         """The figures of a legal layout, from its stages that are different."""
+        return self._figures(self._stages(job))
+
+    def figures_below(self, job: TrainingJob, step: float) -> Figures | None:
+        """The figures of a legal layout whose step is shorter than that; of others no bytes are looked for."""
+        stages = self._stages(job)
+        return self._figures(stages) if stages.seconds[0] < step else None
+
+    def _stages(self, job: TrainingJob) -> _Stages:
         declarer = Declarer(context_of(job))
         layout, t = job.layout, job.training
         key = (layout.tp, layout.cp, layout.ep, layout.etp, layout.sequence_parallel, layout.cp_comm_type, t)
@@ -49,8 +66,11 @@ class Exact:
         if OPTIMIZERS[t.optimizer].by_matrix:  # which stage is fullest is a matter of the sizes of its parameters
             stages = [(chunks, (rank,)) for chunks, ranks in stages for rank in ranks]
         ranks = [build_rank(declarer, chunks, job.num_microbatches, job.gpu, job.env) for chunks, _ in stages]
-        found = [(rank, find_peak(rank)) for rank in ranks]
-        needed = reduce(widest, (device_range(job, rank, peak) for rank, peak in found))
         parts = step_parts(self.machine, declarer, ranks, job.num_microbatches, stands(stages))
         step = round(total(parts.values()) * NANOSECONDS) / NANOSECONDS
-        return Figures(step, parts, max(peak.nbytes for _, peak in found), needed)
+        return _Stages(job, ranks, (step, parts))
+
+    def _figures(self, stages: _Stages) -> Figures:
+        found = [(rank, find_peak(rank)) for rank in stages.ranks]
+        needed = reduce(widest, (device_range(stages.job, rank, peak) for rank, peak in found))
+        return Figures(*stages.seconds, max(peak.nbytes for _, peak in found), needed)

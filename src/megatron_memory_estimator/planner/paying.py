@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -57,8 +58,8 @@ def paying(plan: Plan, found: Found) -> list[Worth]:
         if name in plan.features:
             continue
         others = tuple(one for one in plan.features if FEATURES[one].group != feature.group)
-        figures = tried.with_set((*others, name))
-        if figures is not None and figures.needed.high <= found.limit and figures.step < plan.step * (1 - PAYS):
+        figures = tried.with_set((*others, name), below=plan.step * (1 - PAYS))
+        if figures is not None and figures.needed.high <= found.limit:
             more.append(_worth(name, plan, 1 - figures.step / plan.step, figures.needed.high - plan.needed.high))
     return sorted(more, key=lambda one: -one.saves)
 
@@ -76,8 +77,8 @@ class _Tried:
         self.base = with_settings(asked, own)
         self.exact = Exact(machine(job.gpu, efficiency, job.env.network_gbs))
 
-    def with_set(self, names: tuple[str, ...]) -> Figures | None:
-        """Its figures with a set; None where not all of it can be on, or a rule refuses it."""
+    def with_set(self, names: tuple[str, ...], *, below: float = math.inf) -> Figures | None:
+        """Its figures with a set; None where not all of it can be on, a rule refuses it, or its step is not `below` so many seconds."""
         variant = with_features(self.base, names)
         if set(variant.features) != set(names):
             return None
@@ -93,6 +94,6 @@ class _Tried:
         if reasons(one, one.layout, one.training, one.num_microbatches):
             return None
         try:
-            return self.exact.figures(one)
+            return self.exact.figures_below(one, below)
         except EstimatorError:
             return None

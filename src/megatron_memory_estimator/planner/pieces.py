@@ -90,7 +90,7 @@ class States(NamedTuple):
 
 class Pieces:
     """The figures of the pieces of one structure and style. `replicas` are (pipeline stages, GPUs); `known` are units that were traced for
-    the same grid before."""
+    the same grid before, `states` what was found with features and styles of the same state."""
 
     def __init__(
         self,
@@ -100,11 +100,12 @@ class Pieces:
         style: Style,
         replicas: Sequence[tuple[int, int]],
         known: Grids,
+        states: Grids,
         *,
         arrays: bool,
     ) -> None:
         self.job, self.machine, self.grid, self.style = job, machine, grid, style
-        self.replicas, self.known, self.arrays = replicas, known, arrays
+        self.replicas, self.known, self.of_states, self.arrays = replicas, known, states, arrays
 
     def layout(self, pp: Any, gpus: Any) -> Layout:
         """The degrees of the grid on so many stages and GPUs."""
@@ -204,7 +205,7 @@ class Pieces:
     def states(self, declarer: SharingDeclarer, pieces: Sequence[Piece], option: Option) -> States:
         """By piece, of every figure: [replicas] arrays over degrees, or numbers."""
         key = "states", *self.replicas, *pieces, option
-        return self.known.find(key, lambda: self._states(declarer, pieces, option))
+        return self.of_states.find(key, lambda: self._states(declarer, pieces, option))
 
     def _states(self, declarer: SharingDeclarer, pieces: Sequence[Piece], option: Option) -> States:
         c = self._optimized(declarer, option)

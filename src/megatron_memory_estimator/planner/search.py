@@ -34,7 +34,7 @@ from .sharing import Grids
 from .space.axes import AXES, Space
 from .space.choices import training_with
 from .space.defaults import completed
-from .space.features import Variant
+from .space.features import Variant, beside_stateless
 from .space.points import Cells, Grid, at_point
 from .space.thinned import kept_of, thinned
 
@@ -320,9 +320,11 @@ class _Search:
                 pipelines[kinds] = Pipelines(job, self.legal.shapes, counts, arrays=self.arrays)
             for structure, style in one.styles:
                 for grid, cells in self._parts(structure, style):
-                    key = (self.arrays, grid.points, grid.micro, style.style, precision, features)
-                    known = self.known.setdefault(key, Grids())
-                    bounds = Bounds(job, self.machine, pipelines[kinds], grid, style.style, cells, known)
+                    of_grid = self.arrays, grid.points, grid.micro, precision
+                    known = self.known.setdefault((*of_grid, style.style, features), Grids())
+                    alike = style.style.sequence_parallel, beside_stateless(features)
+                    states = self.known.setdefault((*of_grid, *alike), Grids())
+                    bounds = Bounds(job, self.machine, pipelines[kinds], grid, style.style, cells, known, states)
                     yield Group(number, one.variant, grid, style, cells, bounds)
                     number += 1
 

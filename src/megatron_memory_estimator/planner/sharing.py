@@ -169,3 +169,6 @@ class SharingDeclarer(Declarer):
 
     def _declare(self, kind: LayerKey) -> Declaration:
         return self.shared(("declared", kind), lambda: Declarer._declare(self, kind))
+
+    def _declare_part(self, key: PartKey) -> Declaration:
+        return self.shared(("declared", key), lambda: Declarer._declare_part(self, key))

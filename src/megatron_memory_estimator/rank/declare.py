@@ -104,6 +104,10 @@ class Declarer:
         """A layer of a kind as it is declared, neither checkpointed nor replayed."""
         return self._declare(kind).unit
 
+    def part_unit(self, key: PartKey) -> Unit:
+        """A unit outside the decoder layers as it is declared."""
+        return self._declare_part(key).unit
+
     def params(self, kind: LayerKey) -> list[Param]:
         """Parameters that a layer of a kind declares."""
         return self._declare(kind).params

@@ -74,7 +74,7 @@ def unit_time(m: Machine, declarer: Declarer, key: TimeKey, shared: Shared | Non
         known = shared(("costs", key[1]), lambda: _costs(declarer.context, key[1])) if shared else None
         if key[0] == "layer":
             return passed(m, declarer.context_of(key[1]), declarer.layer(key[1]), known)
-        return passed(m, declarer.context, declarer.part(key[1]).unit, known)
+        return passed(m, declarer.context, declarer.part_unit(key[1]), known)
 
     one = shared(("seconds", key[1]), make) if shared else make()
     if key[0] != "layer":

@@ -332,6 +332,15 @@ def of_state(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in names if FEATURES[name].group in ("parameters", "gradients", "optimizer"))
 
 
+STATELESS = ("a2a", "activation", "attention", "dispatcher", "graphs", "offload", "router", "tp")
+"""Groups of features that change neither state nor how it is reduced, loaded and saved."""
+
+
+def beside_stateless(names: Iterable[str]) -> tuple[str, ...]:
+    """The features of a set that may change what a rank's state is, or what becomes of it."""
+    return tuple(name for name in names if FEATURES[name].group not in STATELESS)
+
+
 def variants(job: TrainingJob, precisions: Iterable[str], words: Iterable[str]) -> list[Variant]:
     """The variants of a job with every precision and every set of features, each once; what the job was given holds."""
     found: dict[Any, Variant] = {}
