@@ -77,7 +77,7 @@ def not_read() -> str:
 
     kinds: dict[str, list[str]] = {}
     for kind, why in REFUSED.items():
-        kinds.setdefault(why, []).append(f"`{kind}`")
+        kinds.setdefault(str(why), []).append(f"`{kind}`")
     return markdown(("model_type", "what is not modelled"), [(", ".join(names), why) for why, names in kinds.items()])
 
 

@@ -97,6 +97,8 @@ def test_gpus_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
             'No such option "--recomp". Did you mean --recompute-granularity, --recompute-method, --recompute-num-layers or '
             "--recompute-modules?",
         ),
+        (["estimate", "x", "--features", "safe"], 'No such option "--features" of estimate; plan has it'),
+        (["gpus", "--num-gpus", "8"], 'No such option "--num-gpus" of gpus; estimate, check, plan and others have it'),
         (["estimate", "x", "--hiden-size", "8"], 'No such option "--hiden-size". Did you mean --hidden-size, '),
         (
             ["estimate", "x", "--seq-length", "8.5k"],

@@ -324,3 +324,14 @@ def test_fused_rope_turns_queries_in_place() -> None:
         rotary = [op for op in flattened(unit.items) if op.name == "self_attention.rotary"]
         made[fused] = [t.nbytes for op in rotary for t in op.writes]
     assert made == {True: [], False: [4096 * 64 * 512 * 2, 4096 * 512 * 2]}
+
+
+def test_a_launch_with_several_sequences_says_how_long_its_rows_are() -> None:
+    """With context parallelism a scheduler packs rows of seq_length tokens, unless they are said to be longer (Megatron-LM `dev`)."""
+    given: dict[str, Any] = {"cp": 4, "cp_comm_type": "allgather", "ep": 8, "seq_length": 8192, "gpu": "GB200"}
+    for sequences, row in ((1, None), (2, "4096")):
+        words = megatron_lm(
+            TrainingJob.from_hf("deepseek-ai/DeepSeek-V4-Flash", 64, micro_batch_size=sequences, **given)
+        ).words()
+        said = words[words.index("--max-seqlen-per-dp-cp-rank") + 1] if "--max-seqlen-per-dp-cp-rank" in words else None
+        assert said == row

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from megatron_memory_estimator import TrainingJob, estimate, plan
 from megatron_memory_estimator.cli import main
+from megatron_memory_estimator.errors import ConfigError
 from megatron_memory_estimator.report.plans import nothing_fits, rows_of
 from megatron_memory_estimator.report.plans_text import Asked, front_chart, print_found
 
@@ -363,6 +364,26 @@ def test_launch_words_are_written_to_a_file_and_read_back(capsys: pytest.Capture
     assert "--num-layers" in printed(capsys, *PLAN, "--show", "1") and "--num-layers" not in printed(capsys, *PLAN)
 
 
+@pytest.mark.parametrize("asked", [
+    "Qwen/Qwen3-8B --num-gpus 8 --gpu H100 --cp 1",
+    "Qwen/Qwen3-30B-A3B --num-gpus 16 --gpu GB200 --precision mxfp8 --cp 1 --tp 1",
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16 --num-gpus 16 --gpu H100 --cp 1 --tp 1",
+])  # fmt: skip
+def test_a_script_that_is_written_is_read_back_as_the_plan(
+    asked: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The command that is named behind it gives the plan's own bytes: GPUs and environment are in the script."""
+    file = tmp_path / "run.sh"
+    main(["plan", *asked.split(), "--json", "--write", str(file)])
+    document, said = capsys.readouterr()
+    plan_ = json.loads(document)["plans"][0]
+    assert subprocess.run(["bash", "-n", str(file)], check=False).returncode == 0
+    words = said.split("read back: megatron-memory ")[1].split()
+    again = json.loads(printed(capsys, *words, "--json"))
+    assert again["peak"]["allocated_bytes"] == plan_["peak_allocated_bytes"]
+    assert again["verdict"]["device_bytes"] == plan_["device_bytes"]
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
 def test_a_plan_is_one_screen(width: int) -> None:
     """On 24 lines: its answer first, the five plans where the lines are not short, and the command to type next, whole."""
@@ -402,3 +423,21 @@ def test_a_plan_that_has_only_what_all_have_says_so(capsys: pytest.CaptureFixtur
         "--recompute", "none", "--micro-batch-size", "1", "--split", "even", "--features", "published",
     )  # fmt: skip
     assert re.search(r"(?m)^\d  vpp ", found) and re.search(r"(?m)^\d  nothing more ", found), found
+
+
+def test_an_axis_is_no_setting() -> None:
+    """`features` given to a run is refused with where it belongs, at every door alike."""
+    with pytest.raises(
+        ConfigError, match=r'features is no setting but an axis of plan: .* \{"features": "safe"\} in axes'
+    ):
+        TrainingJob.from_hf("Qwen/Qwen3-8B", num_gpus=8, features="safe")  # type: ignore[call-arg]
+
+
+def test_a_first_plan_that_leaves_little_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same plan with 1 % of what it may take left, and with as much of what it needs again."""
+    (first,) = json.loads(printed(capsys, *PLAN, "--top", "1", "--json"))["plans"]
+    needed, little = first["device_bytes"]["high"] / 2**30, "is little: head_room (--head-room 5%) keeps more free."
+    assert little in printed(
+        capsys, *PLAN, "--top", "1", "--max-memory", str(needed * 1.01), "--recompute", first["recompute"]
+    )
+    assert "is little" not in printed(capsys, *PLAN, "--top", "1", "--head-room", "5%")

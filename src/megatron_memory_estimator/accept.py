@@ -6,7 +6,7 @@ from math import gcd
 from typing import NamedTuple
 
 from .errors import ConfigError, UnsupportedError
-from .job.model import LOOKED_UP
+from .job.model import LOOKED_UP, STATE_BYTES, known_text
 from .job.pipeline import Pipeline, build_pipeline
 from .job.training_job import TrainingJob
 from .legality import check
@@ -22,10 +22,6 @@ class Accepted(NamedTuple):
     declarer: Declarer
 
 
-STATE_BYTES = 2 + 4 + 12
-"""Bytes of a parameter with its gradient and Adam's state where nothing is sharded: a bf16 weight, an fp32 gradient, master and moments."""
-
-
 def modelled(job: TrainingJob) -> None:
     """Raise UnsupportedError for a model, or a trained tower, whose memory is not modelled, with what is known of it."""
     if not job.unmodelled:
@@ -33,7 +29,7 @@ def modelled(job: TrainingJob) -> None:
     if not job.refusal:
         raise UnsupportedError(job.unmodelled)
     total, ep = count_parameters(job.model).total, job.layout.ep
-    known = f"{total:,} parameters, {STATE_BYTES * total / 1e12:.2f} TB with gradients and Adam's state"
+    known = known_text(total)
     tables = sum(n for name, n in job.model.foreign_layers if name.startswith(LOOKED_UP))
     if tables:
         ranks = f"each of {ep} expert-parallel ranks" if ep > 1 else "every GPU without expert parallelism"

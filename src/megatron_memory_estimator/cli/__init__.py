@@ -57,11 +57,11 @@ def _main(argv: list[str] | None) -> None:
         print(error.format_message(), file=sys.stderr)
         sys.exit(2)
     except click.NoSuchOption as error:
-        from .group import explanation, unknown
+        from .group import elsewhere, explanation, spelled, unknown
 
-        params = error.ctx.command.get_params(error.ctx) if error.ctx else ()
-        names = (name for param in params for name in (*param.opts, *param.secondary_opts) if name.startswith("-"))
-        fail(explanation(error.option_name) or unknown(error.option_name, names))
+        option, ctx = error.option_name, error.ctx
+        said = explanation(option) or (elsewhere(option, ctx) if ctx else "")
+        fail(said or unknown(option, spelled(ctx.command, ctx) if ctx else ()))
     except click.MissingParameter as error:
         from .group import missing_model
 

@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from .. import __version__
-from ..wording import any_of
+from ..wording import all_of, any_of
 from .examples import START
 from .verb import PROGRAM, write_examples
 
@@ -122,6 +122,22 @@ def explanation(option: str) -> str:
     if name in MEANT:
         return f'No such option "{option}". Use {MEANT[name]}'
     return no_setting(name, option)
+
+
+def elsewhere(option: str, ctx: click.Context) -> str:
+    """One sentence for an option of other commands, or nothing."""
+    own = ctx.info_name
+    verbs = [verb for verb in VERBS if verb != own and option in spelled(command.get_command(ctx, verb), ctx)]
+    if not verbs:
+        return ""
+    named = all_of(verbs if len(verbs) < MOST else (*verbs[: MOST - 1], "others"))
+    return f'No such option "{option}" of {own}; {named} {"has" if len(verbs) == 1 else "have"} it'
+
+
+def spelled(verb: click.Command | None, ctx: click.Context) -> list[str]:
+    """Every spelling of a command's options."""
+    params = verb.get_params(ctx) if verb else ()
+    return [name for param in params for name in (*param.opts, *param.secondary_opts) if name.startswith("-")]
 
 
 def unknown(option: str, known: Iterable[str]) -> str:

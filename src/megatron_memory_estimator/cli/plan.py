@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 TOP = 5
-FORMS = ["megatron-lm", "yaml", "bridge", "none"]
+FORMS = ["megatron-lm", "script", "yaml", "bridge", "none"]
 
 
 def axis_options() -> list[click.Option]:
@@ -86,7 +86,7 @@ def plan_options() -> list[click.Option]:
             default=None,
             help=f"form of the launch arguments (default {FORMS[0]})",
         ),
-        click.Option(["--write"], metavar="FILE", help="write the launch arguments to a file"),
+        click.Option(["--write"], metavar="FILE", help="write the launch arguments to a file, to one of .sh a script"),
         click.Option(
             ["--calibrate"],
             metavar="FILE",
@@ -231,7 +231,7 @@ def print_plans(one: Planned, asked: Asked, form: str) -> None:
         from ..planner.launch import FORMS as MADE
         from .files import write
 
-        number, launch = asked.show or 1, asked.launch or FORMS[0]
+        number, launch = asked.show or 1, asked.launch or ("script" if asked.write.endswith(".sh") else FORMS[0])
         job = rows[number - 1].plan.job
         write(asked.write, f"{MADE[launch](job)}\n".encode(), "--write")
         click.echo(
@@ -241,11 +241,17 @@ def print_plans(one: Planned, asked: Asked, form: str) -> None:
 
 
 def _read_back(job: TrainingJob, path: str, launch: str) -> str:
-    """How a file of arguments alone is estimated as the plan: with its GPUs, and what is of the environment."""
-    if launch != "yaml":
+    """How a file is estimated as the plan: with its GPUs and its environment, where it does not say them, and what has no argument."""
+    from ..planner.launch import megatron_lm
+    from ..report.advice import option_text
+
+    if launch not in ("script", "yaml"):
         return ""
-    env = " --expandable-segments" if job.env.expandable_segments else ""
-    return f"; its GPUs and environment: megatron-memory estimate {path} --num-gpus {job.layout.world_size}{env}"
+    words = ["--gpu", job.gpu.name]
+    if launch == "yaml":
+        words += ["--num-gpus", str(job.layout.world_size), *(["--expandable-segments"] * job.env.expandable_segments)]
+    words += [option_text(name, value) for name, value in megatron_lm(job).beside.items()]
+    return f"; read back: megatron-memory estimate {path} {' '.join(words)}"
 
 
 def fitted(path: str | None, *, quiet: bool) -> Efficiency | None:

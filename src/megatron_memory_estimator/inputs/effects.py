@@ -53,7 +53,7 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
             f"attention_kernel={t.attention_kernel} has no effect: transformer_impl=local has its own kernel, which makes the "
             "matrix of all scores"
         )
-    yield from _of_rows_and_losses(model, t)
+    yield from _of_rows_and_losses(t)
     if t.use_megatron_fsdp and t.reuse_grad_buf_for_mxfp8_param_ag:
         yield "reuse_grad_buf_for_mxfp8_param_ag has no effect: use_megatron_fsdp turns it off"
     if t.fp8_param_gather_is_off:
@@ -94,14 +94,10 @@ def _of_recomputation(model: Model, t: Training) -> Iterator[str]:
                 yield f"{name} has no effect without recompute_granularity=full"
 
 
-def _of_rows_and_losses(model: Model, t: Training) -> Iterator[str]:
-    """How rows are packed is not modelled; which loss is fused has no effect where none is."""
-    if t.sequence_packing_scheduler and not has_compressed(model):
-        yield (
-            f"sequence_packing_scheduler={t.sequence_packing_scheduler} is not modelled: it packs samples into rows of at most "
-            "max_seqlen_per_dp_cp_rank tokens on a rank (seq_length / context_parallel_size where that is not given), whatever "
-            "micro_batch_size is; the figures are of micro_batch_size rows of seq_length"
-        )
+def _of_rows_and_losses(t: Training) -> Iterator[str]:
+    """The length of a row where nothing packs, and which loss is fused where none is."""
+    if t.max_seqlen_per_dp_cp_rank and not t.sequence_packing_scheduler:
+        yield "max_seqlen_per_dp_cp_rank has no effect without sequence_packing_scheduler"
     if t.cross_entropy_fusion_impl != "native" and not t.cross_entropy_loss_fusion:
         yield f"cross_entropy_fusion_impl={t.cross_entropy_fusion_impl} has no effect without cross_entropy_loss_fusion"
 

@@ -14,6 +14,7 @@ from ..job.model import Model
 from ..job.rollout import Rollout
 from ..job.settings import nearest
 from ..job.training import Training
+from .searched import OTHER_AXES
 from .transformer_config import IRRELEVANT, KNOWN, RENAMED, UNCOUNTED, UNSUPPORTED, known_of
 
 PARTS: tuple[type[Any], ...] = (Model, Layout, Training, Rollout, Environment)
@@ -39,6 +40,10 @@ def sorted_settings(values: Mapping[str, Any]) -> dict[type[Any], dict[str, Any]
             continue
         if name in KNOWN:
             raise ConfigError(f"{name} is not modelled{known_of(name)}")
+        if name in OTHER_AXES:
+            raise ConfigError(
+                f'{name} is no setting but an axis of plan: give it there, as {{"{name}": "{value}"}} in axes'
+            )
         if name not in known:
             near = nearest(name, ["num_gpus", *known, *IRRELEVANT, *UNCOUNTED])
             raise ConfigError(f'unknown setting "{name}".{near}')

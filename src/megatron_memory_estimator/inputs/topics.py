@@ -69,7 +69,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "logit_dtype", "clone_scatter_output_in_embedding",
         "scatter_embedding_sequence_parallel",
         "create_attention_mask_in_dataloader", "compiled_gates", "mamba_mem_eff_path", "dsa_kernel_backend",
-        "dsa_indexer_use_sparse_loss", "use_fused_mhc", "sequence_packing_scheduler",
+        "dsa_indexer_use_sparse_loss", "use_fused_mhc", "sequence_packing_scheduler", "max_seqlen_per_dp_cp_rank",
     ),
     "reinforcement learning": (
         "loss_function", "loss_chunk_size", "loss_entropy", "loss_temperature", "rollout_engine", "rollout_colocated",

@@ -83,8 +83,6 @@ IRRELEVANT = {
     "layernorm_zero_centered_gamma": "megatron/core/extensions/transformer_engine.py:848: a switch inside the norm kernels",
     "log_num_zeros_in_grad": "megatron/core/optimizer/clip_grads.py:254: one byte an element of one gradient shard, in the optimizer step",
     "lr": "megatron/core/optimizer_param_scheduler.py:299: a scalar of the optimizer step",
-    "max_seqlen_per_dp_cp_rank": "megatron/core/pipeline_parallel/hybrid_cp_schedule.py:53: "
-    "read only with hybrid_context_parallel, which is refused",
     "mhc_init_gating_factor": "main: megatron/core/transformer/transformer_config.py: an initial value of learned scalars; not in 0.19.2",
     "mhc_sinkhorn_iterations": "megatron/bridge/models/deepseek/deepseek_v4_bridge.py:478: how often a matrix of n x n is normalised",
     "min_lr": "megatron/core/optimizer_param_scheduler.py:248: a scalar of the optimizer step",

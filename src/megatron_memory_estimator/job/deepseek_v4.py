@@ -46,8 +46,11 @@ class CompressedTraining:
     )
     sequence_packing_scheduler: str | None = setting(
         None,
-        "DeepSeek-V4: who packs samples into rows without padding (cp above 1 always packs)",
+        "who packs samples into rows without padding: a microbatch is one row (DeepSeek-V4: cp above 1 always packs)",
         choices=("dp_balanced",),
+    )
+    max_seqlen_per_dp_cp_rank: int | None = setting(
+        None, "sequence_packing_scheduler: tokens of a row on a rank; default: seq_length / context_parallel_size"
     )
     dsa_indexer_use_sparse_loss: bool = setting(False, "sparse attention: the indexer's loss of its own keys", of="dsa")
 

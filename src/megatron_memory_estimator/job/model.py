@@ -49,6 +49,13 @@ ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu"
 
 LOOKED_UP = "tables of n-grams"
 """What parts are called that a token looks up."""
+STATE_BYTES = 2 + 4 + 12
+"""Bytes of a parameter with its gradient and Adam's state where nothing is sharded: a bf16 weight, an fp32 gradient, master and moments."""
+
+
+def known_text(parameters: int) -> str:
+    """What is known of a model whose memory is not modelled."""
+    return f"{parameters:,} parameters, {STATE_BYTES * parameters / 1e12:.2f} TB with gradients and Adam's state"
 
 
 @dataclass(frozen=True)

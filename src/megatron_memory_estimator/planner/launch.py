@@ -25,6 +25,7 @@ from ..job.model import Model
 from ..job.training_job import TrainingJob
 from ..legality.asserted_environment import asserted, refuses_loss
 from ..modules.kinds import has_compressed, owners_of
+from ..tape.tensor import ceil_div
 from .space.features import FEATURES
 
 RUN = (
@@ -239,6 +240,10 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
     settings = settings_of(job)
     if job.layout.cp > 1 and has_compressed(model):
         settings["sequence_packing_scheduler"] = t.sequence_packing_scheduler or PACKING
+        row = ceil_div(
+            t.seq_length * t.micro_batch_size, job.layout.cp
+        )  # of which the scheduler's own default has one sequence
+        settings["max_seqlen_per_dp_cp_rank"] = row if t.micro_batch_size > 1 else t.max_seqlen_per_dp_cp_rank
     settings["max_position_embeddings"] = max(model.max_position_embeddings or 0, t.seq_length)
     if settings["experimental_attention_variant"] == "gdn" and t.mcore < SHORT_NAMES:
         settings["experimental_attention_variant"] = "gated_delta_net"
@@ -323,6 +328,32 @@ def command_text(launch: Launch) -> str:
     return " \\\n".join(map(shlex.join, launch.flags()))
 
 
+def script_text(job: TrainingJob) -> str:
+    """A launch script: GPUs, environment and arguments. What memory and speed do not depend on, such as data, is given to it."""
+    layout, launch = job.layout, megatron_lm(job)
+    each = min(job.env.gpus_per_node or job.gpu.gpus_per_node, layout.world_size)
+    nodes = -(-layout.world_size // each)
+    several = f' --nnodes {nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR"' if nodes > 1 else ""
+    program = "pretrain_hybrid.py" if job.model.hybrid else "pretrain_gpt.py"
+    told = [
+        f"# {layout.world_size} {job.gpu.name}. Data, tokenizer and what memory does not depend on: the script's own arguments."
+    ]
+    if launch.beside:
+        words = ", ".join(f"{name}={value}" for name, value in launch.beside.items())
+        told.append(f"# Without an argument in Megatron-LM: {words}")
+    return "\n".join(
+        (
+            "#!/usr/bin/env bash",
+            *told,
+            "set -euo pipefail",
+            *(f"export {name}={shlex.quote(value)}" for name, value in environment(job).items()),
+            f"torchrun --nproc-per-node {each}{several} {program} \\",
+            *(f"{shlex.join(words)} \\" for words in launch.flags()),
+            '"$@"',
+        )
+    )
+
+
 def launch_document(job: TrainingJob) -> dict[str, Any]:
     """Every form of a run's arguments, and the settings that Megatron-LM has no argument for."""
     launch = megatron_lm(job)
@@ -343,6 +374,7 @@ FORMS: dict[str, Callable[[TrainingJob], str]] = {
     "megatron-lm": lambda job: command_text(megatron_lm(job)),
     "yaml": lambda job: yaml_text(megatron_lm(job)).rstrip(),
     "bridge": lambda job: "\n".join(bridge_overrides(job)),
+    "script": script_text,
 }
 """How launch arguments are printed."""
 
@@ -392,6 +424,8 @@ def _same(job: TrainingJob, other: TrainingJob, name: str) -> bool:
         return model.position_embedding_type != "learned_absolute"
     if name == "apply_rope_fusion":
         return model.position_embedding_type in ("learned_absolute", "none")
+    if name == "max_seqlen_per_dp_cp_rank":
+        return True  # rows are as long as sequences, which are compared
     if name == "mtp_num_layers":
         return model.mtp == theirs.mtp
     if name == "accumulate_allreduce_grads_in_fp32":

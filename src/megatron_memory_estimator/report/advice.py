@@ -155,12 +155,15 @@ def option_words(one: Outcome, job: TrainingJob) -> Iterator[str]:
     gone = [name for name, value in given.items() if value in (None, False, ()) and name not in off]
     for name, value in given.items():
         if name not in gone:
-            yield off.get(name) or _option(name, value)
+            yield off.get(name) or option_text(name, value)
     if gone := [name for name in gone if now[name]]:
-        yield "without " + " ".join(_option(name, True) for name in gone)
+        yield "without " + " ".join(option_text(name, True) for name in gone)
 
 
-def _option(name: str, value: Any) -> str:
+def option_text(name: str, value: Any) -> str:
+    """A setting as an option of the command."""
+    if value is False:
+        return f"--no-{dashed(name).removeprefix('--')}"
     word = "--num-gpus" if name == "world_size" else dashed(name)
     if value is True:
         return word

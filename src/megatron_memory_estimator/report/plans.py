@@ -227,11 +227,18 @@ def answer(found: Found, rows: Sequence[Row]) -> Iterator[str]:
         yield whole_text(first.plan.job, first.whole)
 
 
+CLOSE = 0.02
+"""The share of a GPU below which what a plan leaves free is said to be little: a judgement, no byte stands for it."""
+
+
 def _closest(row: Row) -> Iterator[str]:
-    """Another phase that leaves less than training, where the plan fits in all: its row has that figure."""
+    """Another phase that leaves less than training, where the plan fits in all: its row has that figure. And where little is left."""
     training, least = row.verdict.events[0], row.judged
-    if row.verdict.fits and least.head_room.low < training.head_room.low - ROOM:
-        yield f"{DOES[least.phase].what.capitalize()} leaves less: at least {least.head_room.low / GIB:.1f} GiB."
+    left = least.head_room.low
+    if row.verdict.fits and left < training.head_room.low - ROOM:
+        yield f"{DOES[least.phase].what.capitalize()} leaves less: at least {left / GIB:.1f} GiB."
+    if row.verdict.fits and left < CLOSE * row.verdict.memory_bytes and not row.plan.job.env.head_room:
+        yield f"{left / GIB:.1f} GiB is little: head_room (--head-room 5%) keeps more free."
 
 
 def likely_text(row: Row) -> str:

@@ -40,7 +40,12 @@ from .quantities import gib
 from .screen import room
 from .verdict import DOES, next_lines
 
-TITLES = {"megatron-lm": "Megatron-LM arguments", "yaml": "YAML", "bridge": "Megatron-Bridge overrides"}
+TITLES = {
+    "megatron-lm": "Megatron-LM arguments",
+    "yaml": "YAML",
+    "bridge": "Megatron-Bridge overrides",
+    "script": "Launch script",
+}
 """What the first plan of an objective is."""
 
 
@@ -155,7 +160,7 @@ def launch_lines(plan: Plan, shown: int, form: str) -> Iterator[str]:
     yield FORMS[form](plan.job)
     if form != "bridge":
         yield OTHERS
-    if variables := environment(plan.job):
+    if form != "script" and (variables := environment(plan.job)):
         yield "in its environment: " + " ".join(f"{name}={value}" for name, value in variables.items())
     if form == "bridge":
         yield RECIPES
@@ -163,7 +168,7 @@ def launch_lines(plan: Plan, shown: int, form: str) -> Iterator[str]:
             yield "the recipe's peft section stays as it is"
     elif towers := [tower.name for tower in plan.job.model.towers]:
         yield f"these words build the language model alone; {all_of(towers)}: with Megatron-Bridge (--launch bridge)"
-    if form != "bridge" and (beside := megatron_lm(plan.job).beside):
+    if form not in ("bridge", "script") and (beside := megatron_lm(plan.job).beside):
         words = ", ".join(f"{name}={value}" for name, value in beside.items())
         yield f"without an argument in Megatron-LM: {words}"
 

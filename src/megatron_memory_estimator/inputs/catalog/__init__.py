@@ -21,7 +21,8 @@ def entries() -> dict[str, dict[str, Any]]:
 class Alias(NamedTuple):
     """Another model with the shape of one of the catalogue.
 
-    `how`: "read" or "recalled", or why it cannot be taken: its "tower" is not in the catalogue, or the "class only" is the same. `changes`
+    `how`: "read" or "recalled", or why it cannot be taken: its "tower" is not in the catalogue, the "class only" is the same, or its class,
+    which `same_as` names then, is "refused". `changes`
     are fields of the config that differ, `may_differ` what may.
     """
 
@@ -43,11 +44,12 @@ def aliases() -> dict[str, Alias]:
 
 
 def alias_named(word: str) -> Alias | None:
-    """The alias of an id, or of the part of it behind the owner where no other has that."""
+    """The alias of an id, or of the part of it behind the owner where no other has that. An id without an owner is that of any."""
     known, name = aliases(), word.lower()
-    if name in known:
-        return known[name]
-    alike = [one for one in known.values() if one.id.partition("/")[2].lower() == name]
+    for one in (name, name.rpartition("/")[2]):
+        if one in known:
+            return known[one]
+    alike = [one for one in known.values() if one.id.rpartition("/")[2].lower() == name]
     return alike[0] if len(alike) == 1 else None
 
 

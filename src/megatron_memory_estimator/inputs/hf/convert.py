@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...errors import ConfigError, UnsupportedError
+from ...errors import ConfigError
 from ...job.layer_kinds import MOST_LAYERS, MOST_MTP_LAYERS
 from ...wording import LONGEST_SHOWN, plain, shown
 from ..loaded_model import LoadedModel
-from .families import FAMILIES, REFUSED, TIED, Converted, Family, plain_llama
+from .families import FAMILIES, REFUSED, TIED, Converted, Family, plain_llama, refused
 from .fields import UNFUSED, Fields, meant
 from .towers import towers_of
 from .unread import OTHER_POSITIONS, check_unread, levels, unwrap
@@ -46,7 +46,7 @@ def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
     given = fields.word("model_type")
     model_type = given if given in FAMILIES or given in REFUSED else by_architecture(fields) or given
     if model_type in REFUSED:
-        raise UnsupportedError(f"{name}: {model_type} is not supported; what is not modelled: {REFUSED[model_type]}")
+        raise refused(name, model_type)
     who = f'model_type "{plain(given, LONGEST_SHOWN)}"' if given else "a config.json without model_type"
     family = FAMILIES.get(model_type)
     if family is None:

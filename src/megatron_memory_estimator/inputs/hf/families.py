@@ -10,7 +10,10 @@ Language models that differ from their family's where they stand behind a tower.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
+from ...errors import UnsupportedError
+from ...job.model import known_text
 from .deepseek import deepseek, deepseek_v4, deepseek_v41, glm_lite, kimi_k3, sarvam_mla
 from .dense import (
     cohere,
@@ -47,7 +50,7 @@ from .moe import (
 )
 from .windowed_moe import exaone4, exaone45, exaone_moe, mimo_v2, step
 
-__all__ = ["FAMILIES", "REFUSED", "TIED", "Converted", "plain_llama"]
+__all__ = ["FAMILIES", "REFUSED", "TIED", "Converted", "plain_llama", "refused"]
 
 
 def _sizes(f: Fields) -> tuple[int, int]:
@@ -188,25 +191,56 @@ TIED = frozenset(
 )  # fmt: skip
 """Families whose embeddings are tied when the config does not say (huggingface/transformers configuration classes)."""
 
-TWO_POOLS = "two pools of experts of different width in a layer, for tokens of text and of images, each with a router of its own"
-REFUSED: dict[str, str] = {
+
+class Refused(NamedTuple):
+    """What of a family is not modelled; and a published model of it with its parameters, where they are known."""
+
+    what: str
+    model: str = ""
+    parameters: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.model}: {known_text(self.parameters)})" if self.model else self.what
+
+
+TWO_POOLS = Refused(
+    "two pools of experts of different width in a layer, for tokens of text and of images, each with a router of its own"
+)
+SHORT_CONVOLUTIONS = "short convolutions between layers of attention"
+REFUSED: dict[str, Refused] = {
     "ernie4_5_moe_vl": TWO_POOLS,
     "ernie4_5_vl_moe": TWO_POOLS,
     "ernie4_5_vl_moe_text": TWO_POOLS,
-    "bailing_hybrid": "Kimi delta attention beside latent attention (Ling-3.0-Flash: 124.4 B parameters)",
-    "glm4": "norms after attention and after the MLP",
-    "glm5_next_text": "Kimi delta attention beside latent attention with pooled index keys, and four residual streams (GLM-5.3-Flash: "
-    "313.3 B parameters)",
-    "hunyuan_v1_dense": "norms on query and key",
-    "hy_v4": "an indexer with sinks and a gate in latent attention, and hyper-connections (the class's defaults: 58.3 B parameters)",
-    "inkling_text": "relative positions, and convolutions on keys, values and outputs (Inkling: 975.3 B parameters)",
-    "lfm2": "short convolutions between layers of attention",
-    "lfm2_moe": "short convolutions between layers of attention (LFM2-8B-A1B: 8.3 B parameters)",
-    "lfm3": "short convolutions between layers of attention (LFM3-1.7B: 1.7 B parameters)",
-    "muse_glimmer_text": "four norms in a layer and a gate of attention with a projection of its own (Muse-Glimmer-30B: 27.9 B parameters)",
-    "olmo": "norms without weights",
-    "qwen": "an MLP of half the width that intermediate_size says",
+    "bailing_hybrid": Refused("Kimi delta attention beside latent attention", "Ling-3.0-Flash", 124_414_191_072),
+    "glm4": Refused("norms after attention and after the MLP"),
+    "glm5_next_text": Refused(
+        "Kimi delta attention beside latent attention with pooled index keys, and four residual streams",
+        "GLM-5.3-Flash",
+        313_326_816_766,
+    ),
+    "hunyuan_v1_dense": Refused("norms on query and key"),
+    "hy_v4": Refused(
+        "an indexer with sinks and a gate in latent attention, and hyper-connections",
+        "the class's defaults",
+        58_278_193_133,
+    ),
+    "inkling_text": Refused(
+        "relative positions, and convolutions on keys, values and outputs", "Inkling", 975_340_270_146
+    ),
+    "lfm2": Refused(SHORT_CONVOLUTIONS),
+    "lfm2_moe": Refused(SHORT_CONVOLUTIONS, "LFM2-8B-A1B", 8_339_929_856),
+    "lfm3": Refused(SHORT_CONVOLUTIONS, "LFM3-1.7B", 1_728_801_536),
+    "muse_glimmer_text": Refused(
+        "four norms in a layer and a gate of attention with a projection of its own", "Muse-Glimmer-30B", 27_854_780_928
+    ),
+    "olmo": Refused("norms without weights"),
+    "qwen": Refused("an MLP of half the width that intermediate_size says"),
 }
 """What is not modelled of models that Megatron-Bridge trains (NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/`,
 067f987d), of a few whose config.json looks like a plain decoder's but is none (huggingface/transformers), and of families of the winter of
 2026 that no release of Megatron-Core has; their parameters are those of the classes of huggingface/transformers 5.23."""
+
+
+def refused(name: str, model_type: str) -> UnsupportedError:
+    """The refusal of a model of a family that is not modelled."""
+    return UnsupportedError(f"{name}: {model_type} is not supported; what is not modelled: {REFUSED[model_type]}")

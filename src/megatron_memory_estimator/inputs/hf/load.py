@@ -14,11 +14,12 @@ from typing import Any
 from ...errors import ConfigError
 from ...job.training_job import TrainingJob
 from ...wording import LONGEST_SHOWN
-from ..catalog import alias_named, entries
+from ..catalog import alias_named, aliases, entries
 from ..loaded_model import LoadedModel
 from ..resolve import job_from_parts
 from ..text_files import LARGEST_FILE, shortened
 from .convert import convert
+from .families import refused
 
 
 def load(model: str | Mapping[str, Any]) -> LoadedModel:
@@ -95,6 +96,8 @@ def _alias(model: str, *, elsewhere: bool) -> LoadedModel | None:
 
         if hub.cached(found.id) is not None:
             return None
+    if found.how == "refused":
+        raise refused(found.id, found.same_as)
     if found.how in UNKNOWN or found.same_as not in entries():
         if elsewhere:
             with contextlib.suppress(ConfigError):
@@ -186,9 +189,9 @@ def nearest_entries(model: str) -> str:
     from difflib import get_close_matches
 
     model = model[:LONGEST_SHOWN]
-    names = list(entries())
+    names = [*entries(), *(one.id for one in aliases().values())]
     lower = {name.lower(): name for name in names}
-    short = {name.split("/")[1].lower(): name for name in names}
+    short = {name.split("/")[-1].lower(): name for name in names}
     matches = [lower[m] for m in get_close_matches(model.lower(), lower, n=3, cutoff=0.5)]
     matches += [short[m] for m in get_close_matches(model.split("/")[-1].lower(), short, n=3, cutoff=0.5)]
     if not matches:
