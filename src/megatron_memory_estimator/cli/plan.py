@@ -247,6 +247,8 @@ def _read_back(job: TrainingJob, path: str, launch: str) -> str:
 
     if launch not in ("script", "yaml"):
         return ""
+    if job.model.towers:
+        return "; they build the language model alone (--launch bridge builds its towers too)"
     words = ["--gpu", job.gpu.name]
     if launch == "yaml":
         words += ["--num-gpus", str(job.layout.world_size), *(["--expandable-segments"] * job.env.expandable_segments)]

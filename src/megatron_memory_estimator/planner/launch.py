@@ -26,6 +26,7 @@ from ..job.training_job import TrainingJob
 from ..legality.asserted_environment import asserted, refuses_loss
 from ..modules.kinds import has_compressed, owners_of
 from ..tape.tensor import ceil_div
+from ..wording import all_of
 from .space.features import FEATURES
 
 RUN = (
@@ -328,6 +329,15 @@ def command_text(launch: Launch) -> str:
     return " \\\n".join(map(shlex.join, launch.flags()))
 
 
+def unsaid(job: TrainingJob, launch: Launch) -> Iterator[str]:
+    """What of a run Megatron-LM's arguments do not say, a line each."""
+    if towers := [tower.name for tower in job.model.towers]:
+        yield f"these words build the language model alone; {all_of(towers)}: with Megatron-Bridge (--launch bridge)"
+    if launch.beside:
+        words = ", ".join(f"{name}={value}" for name, value in launch.beside.items())
+        yield f"without an argument in Megatron-LM: {words}"
+
+
 def script_text(job: TrainingJob) -> str:
     """A launch script: GPUs, environment and arguments. What memory and speed do not depend on, such as data, is given to it."""
     layout, launch = job.layout, megatron_lm(job)
@@ -335,16 +345,11 @@ def script_text(job: TrainingJob) -> str:
     nodes = -(-layout.world_size // each)
     several = f' --nnodes {nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR"' if nodes > 1 else ""
     program = "pretrain_hybrid.py" if job.model.hybrid else "pretrain_gpt.py"
-    told = [
-        f"# {layout.world_size} {job.gpu.name}. Data, tokenizer and what memory does not depend on: the script's own arguments."
-    ]
-    if launch.beside:
-        words = ", ".join(f"{name}={value}" for name, value in launch.beside.items())
-        told.append(f"# Without an argument in Megatron-LM: {words}")
     return "\n".join(
         (
             "#!/usr/bin/env bash",
-            *told,
+            f"# {layout.world_size} {job.gpu.name}. Data, tokenizer and what memory does not depend on: the script's own arguments.",
+            *(f"# {line}" for line in unsaid(job, launch)),
             "set -euo pipefail",
             *(f"export {name}={shlex.quote(value)}" for name, value in environment(job).items()),
             f"torchrun --nproc-per-node {each}{several} {program} \\",

@@ -18,9 +18,9 @@ from rich.text import Text
 from ..job.assumption import short_of, shorts_of
 from ..job.hardware import GIB
 from ..planner.found import Found, Plan
-from ..planner.launch import FORMS, environment, megatron_lm
+from ..planner.launch import FORMS, environment, megatron_lm, unsaid
 from ..planner.paying import Worth
-from ..wording import all_of, counted
+from ..wording import counted
 from .markup import escape
 from .plan_words import CHANGES, NARROWEST, listed, plain, said_once
 from .plans import (
@@ -166,11 +166,8 @@ def launch_lines(plan: Plan, shown: int, form: str) -> Iterator[str]:
         yield RECIPES
         if plan.job.training.peft != "none":
             yield "the recipe's peft section stays as it is"
-    elif towers := [tower.name for tower in plan.job.model.towers]:
-        yield f"these words build the language model alone; {all_of(towers)}: with Megatron-Bridge (--launch bridge)"
-    if form not in ("bridge", "script") and (beside := megatron_lm(plan.job).beside):
-        words = ", ".join(f"{name}={value}" for name, value in beside.items())
-        yield f"without an argument in Megatron-LM: {words}"
+    elif form != "script":
+        yield from unsaid(plan.job, megatron_lm(plan.job))
 
 
 def counts_table(found: Found) -> Table:
