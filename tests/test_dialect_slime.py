@@ -132,6 +132,18 @@ def test_a_reference_is_a_copy_in_host_memory(words: str, reference: str) -> Non
     assert job(f"{ROLLOUT} {PACKED} {words}").rollout.reference_model == reference
 
 
+def test_a_draft_model_of_the_engine_is_named() -> None:
+    """It is the engine's, whose share of a GPU is given; its own bytes are counted nowhere."""
+    drafted = job(
+        f"{ROLLOUT} {PACKED} --colocate --sglang-speculative-algorithm EAGLE --sglang-speculative-num-steps 3"
+    )
+    (said,) = [one for one in drafted.warnings if "draft" in one]
+    assert said.startswith(
+        "sglang_speculative_algorithm: the weights and caches of the engine's draft model are not counted"
+    )
+    assert not any("draft" in one for one in job(f"{ROLLOUT} {PACKED} --colocate").warnings)
+
+
 def test_ppo_has_a_critic_in_turn() -> None:
     found = job(ROLLOUT.replace("grpo", "ppo") + PACKED + " --colocate")
     assert found.rollout.critic_model == "in_turn"

@@ -85,6 +85,12 @@ def test_the_engine_and_what_leaves_the_gpu() -> None:
     assert apart.rollout_memory_share is None
 
 
+def test_a_draft_model_of_the_engine_is_named() -> None:
+    words = "+actor_rollout_ref.rollout.engine_kwargs.sglang.speculative_algorithm=EAGLE"
+    assert any("the engine's draft model are not counted" in one for one in ppo(words).warnings)
+    assert not any("draft" in one for one in ppo().warnings)
+
+
 def test_dynamic_batches_are_one_row_of_the_limit_times_cp() -> None:
     found = ppo(f"{M}.context_parallel_size=2 {A}.ppo_max_token_len_per_gpu=6000", DYNAMIC)
     assert (found.training.seq_length, found.training.micro_batch_size) == (12000, 1)

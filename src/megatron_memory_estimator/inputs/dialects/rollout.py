@@ -53,6 +53,17 @@ def engine(name: str, where: str, *, colocated: bool, sleeps: bool, **more: Any)
     return {key: value for key, value in found.items() if key not in ON_THE_SAME_GPUS}, []
 
 
+def draft_of(keys: Iterable[str]) -> list[str]:
+    """What is said of a draft model of the engine, by the keys that are about one."""
+    about = sorted(key for key in keys if "speculative" in key)
+    if not about:
+        return []
+    return [
+        f"{about[0]}: the weights and caches of the engine's draft model are not counted; they stand within its share of a GPU while "
+        "samples are generated, and beside its weights in weight_sync"
+    ]
+
+
 ON_THE_SAME_GPUS = ("rollout_tensor_parallel_size", "rollout_memory_share")
 
 

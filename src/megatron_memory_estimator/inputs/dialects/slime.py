@@ -37,7 +37,7 @@ from ..shell.model_words import OF_MODEL
 from ..strict_yaml import parse_yaml
 from .keys import passed_over
 from .megatron_words import Found, for_megatron, number, on, positive, real, text, waiting, without
-from .rollout import OF_HF, PPO, TOLD_APART, engine, linears, moved
+from .rollout import OF_HF, PPO, TOLD_APART, draft_of, engine, linears, moved
 from .run import Dialect, Reading, Run
 from .words import flags
 
@@ -334,6 +334,7 @@ def _around(found: Found, questions: list[Question], warnings: list[str], log_pr
         )
     if on(found, "debug_train_only"):
         return values
+    warnings += draft_of(found)
     colocated = on(found, "colocate")
     sync = positive(found, "update_weight_buffer_size", questions, SYNC_BYTES)
     sleeps = colocated and _switch(found, "offload_rollout", True)
