@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from megatron_memory_estimator import Model, TrainingJob, estimate
+from megatron_memory_estimator import Model, TrainingJob, estimate, plan
 from megatron_memory_estimator.job.pipeline import parse_layout
 from megatron_memory_estimator.planner.counting import shapes
 from megatron_memory_estimator.planner.launch import bridge_overrides, bridge_sections, megatron_lm, yaml_text
@@ -21,6 +21,7 @@ from megatron_memory_estimator.planner.space.defaults import completed
 from megatron_memory_estimator.planner.space.legal import reasons
 from megatron_memory_estimator.planner.space.modelled import recompute_sets
 from megatron_memory_estimator.planner.space.points import Point, Shape, at_point
+from megatron_memory_estimator.planner.space.words import space_of
 from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.schedule import Schedule, pipeline_seconds
 
@@ -185,16 +186,16 @@ def test_a_hybrid_gets_chunks_by_borders_in_its_pattern() -> None:
     )  # fmt: skip
     plans = search(job, space, best=4, every=True).plans
     assert len(plans) == 4
-    for plan in plans:
-        pattern = plan.job.model.hybrid_layer_pattern or ""
+    for one in plans:
+        pattern = one.job.model.hybrid_layer_pattern or ""
         segments = pattern.split("|")
         assert all(segments) and "".join(segments) == job.model.hybrid_layer_pattern
-        assert plan.virtual == len(segments) // plan.job.layout.pp in (2, 3)
-        launch = megatron_lm(plan.job)
+        assert one.virtual == len(segments) // one.job.layout.pp in (2, 3)
+        launch = megatron_lm(one.job)
         read = TrainingJob.from_megatron_args(launch.words(), 16, gpu="H100", **launch.beside)
-        assert estimate(read).peak_stage.peak_allocated_bytes == plan.peak_allocated_bytes
-        assert f"model.hybrid_layer_pattern='{pattern}'" in bridge_overrides(plan.job)
-        assert estimate(plan.job).needed == plan.needed
+        assert estimate(read).peak_stage.peak_allocated_bytes == one.peak_allocated_bytes
+        assert f"model.hybrid_layer_pattern='{pattern}'" in bridge_overrides(one.job)
+        assert estimate(one.job).needed == one.needed
 
 
 @pytest.mark.parametrize("name", EVERY_ARCHITECTURE)
@@ -215,16 +216,38 @@ def test_launch_arguments_give_the_same_bytes(name: str, tmp_path: Path) -> None
         cp_comm_type=("p2p",),
         use_precision_aware_optimizer=(False, True),
     )
-    for plan in sampled(base, space, 4, seed=5):
-        expected = [stage.peak_allocated_bytes for stage in estimate(plan.job).stages]
-        launch = megatron_lm(plan.job)
+    for one in sampled(base, space, 4, seed=5):
+        expected = [stage.peak_allocated_bytes for stage in estimate(one.job).stages]
+        launch = megatron_lm(one.job)
         file = tmp_path / "run.yaml"
         file.write_text(yaml_text(launch))
         jobs = [
             TrainingJob.from_megatron_args(launch.words(), 64, gpu="B200", **launch.beside),
             TrainingJob.from_megatron_args(str(file), 64, gpu="B200", **launch.beside),
-            TrainingJob.from_bridge(bridge_sections(plan.job), 64, gpu="B200"),
+            TrainingJob.from_bridge(bridge_sections(one.job), 64, gpu="B200"),
         ]
         for job in jobs:
             assert [stage.peak_allocated_bytes for stage in estimate(job).stages] == expected
         assert all(isinstance(word, str) for word in launch.words())
+
+
+@pytest.mark.parametrize(("length", "usual", "wide"), [
+    (4096, (1,), (1, 2, 4)), (8192, (1, 2), (1, 2, 4, 8)), (131072, (1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16, 32, 64)),
+])  # fmt: skip
+def test_context_parallelism_leaves_a_rank_as_many_tokens_as_published_recipes_do(
+    length: int, usual: tuple[int, ...], wide: tuple[int, ...]
+) -> None:
+    """4,096: of the performance recipes of Megatron-Bridge with context parallelism 8192 / 2, 32768 / 8 and 131072 / 32 leave so many."""
+    job = TrainingJob.from_hf("Qwen/Qwen3-8B", 64, gpu="H100", seq_length=length, global_batch_size=64)
+    assert space_of(job, {"num_gpus": "64"}).context_parallel_size == usual
+    assert space_of(job, {"num_gpus": "64"}, everything=True).context_parallel_size == wide
+    assert space_of(job, {"num_gpus": "64", "cp": "not:1"}).context_parallel_size == wide[1:]
+    assert space_of(job, {"num_gpus": "64", "cp": "2-8"}).context_parallel_size == tuple(n for n in wide if 2 <= n <= 8)
+
+
+def test_what_is_not_tried_of_context_parallelism_is_said() -> None:
+    job = TrainingJob.from_hf("Qwen/Qwen3-0.6B", 8, gpu="H100", seq_length=4096, global_batch_size=64)
+    axes = {"tp": "1", "pp": "1", "micro_batch_size": "1", "recompute": "none", "features": "none"}
+    said = [note for note in plan(job, axes, top=1).assumptions if note.startswith("context_parallel_size up to 1")]
+    assert len(said) == 1 and "(--cp 1,2,4 searches more)" in said[0]
+    assert not any("context_parallel_size" in note for note in plan(job, {**axes, "cp": "1"}, top=1).assumptions)

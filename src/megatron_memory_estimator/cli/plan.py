@@ -86,7 +86,7 @@ def plan_options() -> list[click.Option]:
             default=None,
             help=f"form of the launch arguments (default {FORMS[0]})",
         ),
-        click.Option(["--write"], metavar="FILE", help="write the launch arguments to a file, to one of .sh a script"),
+        click.Option(["--write"], metavar="FILE", help="write the launch arguments, to x.sh a script"),
         click.Option(
             ["--calibrate"],
             metavar="FILE",

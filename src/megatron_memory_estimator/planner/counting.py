@@ -147,10 +147,12 @@ class Known:
     rules: dict[Any, Rules] = field(default_factory=dict)
 
     def of(self, base: TrainingJob, space: Space) -> Rules:
-        """The rules of a variant. They see no batch and no phases that are judged, and of a space neither GPUs nor degrees."""
+        """The rules of a variant. They see no batch and no phases that are judged, of a space no GPUs, and of degrees only whether there is
+        context parallelism."""
         alone = dataclasses.replace(space, **dict.fromkeys(WHOLE, ()))
         job = dataclasses.replace(base, training=dataclasses.replace(base.training, global_batch_size=None))
-        key = job.model, job.gpu, job.training, dataclasses.replace(job.layout, world_size=1), alone
+        several = {cp > 1 for cp in space.context_parallel_size}
+        key = job.model, job.gpu, job.training, dataclasses.replace(job.layout, world_size=1), alone, frozenset(several)
         if key not in self.rules:
             self.rules[key] = Rules(job, space)
         return self.rules[key]

@@ -22,6 +22,7 @@ from ..wording import all_of, any_count, counted
 from .base import base_job, fewest, state_bytes
 from .found import Found, Plan
 from .space.axes import Space, axis_name
+from .space.defaults import TOKENS, left_out_of_context
 from .space.features import BASIC, FEATURES, named, of_state, variants, with_features
 from .space.modelled import not_searched
 from .space.words import space_of
@@ -124,6 +125,7 @@ def _notes(found: Found, base: TrainingJob, words: Mapping[str, str], space: Spa
     if found.state is None:
         yield from features_said(found)
         yield from idle_features(base, found.space)
+        yield from context_said(base, found.space, words)
     if "recompute" in words and (left_out := not_searched(base, space)):
         yield left_out
 
@@ -299,6 +301,19 @@ def idle_features(base: TrainingJob, space: Space) -> Iterator[str]:
         for name in names:
             if name not in on:
                 yield f"{name} turns nothing on in this run: {FEATURES[name].says}"
+
+
+def context_said(base: TrainingJob, space: Space, words: Mapping[str, str]) -> Iterator[str]:
+    """The sizes of context parallelism that are not tried because they were not asked for."""
+    if any(axis_name(word) == "context_parallel_size" for word in words):
+        return
+    if more := left_out_of_context(base, space):
+        most = max(space.context_parallel_size)
+        yield Assumption(
+            f"context_parallel_size up to {most}: a rank keeps {TOKENS:,} tokens of a sequence, as in most published recipes "
+            f"(--cp {','.join(map(str, (*space.context_parallel_size, *more)))} searches more)",
+            f"cp up to {most}" if most > 1 else "cp 1",
+        )
 
 
 def features_said(found: Found) -> Iterator[str]:

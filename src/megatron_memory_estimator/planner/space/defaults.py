@@ -19,6 +19,9 @@ from .recompute import RECOMPUTE, recompute_settings
 POWERS = tuple(2**i for i in range(11))
 MOST_CHUNKS = 12
 """Chunks of a stage up to which splits are tried that are not even; published recipes with more split evenly."""
+TOKENS, SPLIT = 4096, 1024
+"""Tokens of a sequence on a rank down to which context parallelism is tried by default, as published recipes with few exceptions have it
+(27 of 31 rows of Megatron-Bridge's performance summaries and recipes), and down to which everything is."""
 MOST_VALUES = 1000
 """Values of one axis."""
 MOST_COMBINATIONS = 20_000
@@ -52,15 +55,12 @@ def _usual(job: TrainingJob, worlds: tuple[int, ...], *, everything: bool) -> di
     parts = {1, *(part for gpus in worlds for part in _divisors(gpus))}
     """Into how many parts the GPUs divide."""
     pipelines = tuple(sorted(n for n in parts if n <= deepest))
-    widest_cp = 1 if has_compressed(model) else most  # which needs packed sequences: another data set
     return {
         "num_gpus": worlds,
         "tensor_model_parallel_size": tuple(n for n in POWERS[:5] if n <= widest_tp),
         "pipeline_model_parallel_size": pipelines,
         "virtual_pipeline_model_parallel_size": _virtual(model, pipelines),
-        "context_parallel_size": tuple(
-            n for n in POWERS[:7] if n == 1 or (n <= widest_cp and t.seq_length // n >= 1024)
-        ),
+        "context_parallel_size": _context(job, most, SPLIT if everything else TOKENS),
         "expert_model_parallel_size": tuple(sorted(n for n in parts if (model.num_moe_experts or 1) % n == 0)),
         "expert_tensor_parallel_size": tuple(n for n in (1, 2, 4, 8) if n <= most) if moe and everything else (1,),
         "micro_batch_size": tuple(n for n in POWERS[:5] if n <= (t.global_batch_size or 1)),
@@ -74,6 +74,20 @@ def _usual(job: TrainingJob, worlds: tuple[int, ...], *, everything: bool) -> di
         "optimizer_offload_fraction": (t.optimizer_offload_fraction if t.optimizer_cpu_offload else 0.0,),
         "features": ("none",),
     }
+
+
+def _context(job: TrainingJob, most: int, fewest: int) -> tuple[int, ...]:
+    """Sizes of context parallelism at which a rank keeps the fewest tokens at least. Compressed attention would need packed sequences:
+    another data set."""
+    alone = has_compressed(job.model)
+    return tuple(
+        n for n in POWERS[:7] if n == 1 or (not alone and n <= most and job.training.seq_length // n >= fewest)
+    )
+
+
+def left_out_of_context(job: TrainingJob, space: Space) -> tuple[int, ...]:
+    """Sizes of context parallelism that are not tried by default because a rank would keep fewer tokens than in published recipes."""
+    return tuple(n for n in _context(job, max(space.num_gpus), SPLIT) if n not in space.context_parallel_size)
 
 
 def _check_size(axes: dict[str, tuple[Any, ...]]) -> None:

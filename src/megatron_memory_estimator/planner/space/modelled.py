@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from itertools import product
 from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
@@ -75,15 +77,12 @@ def _refusal(c: Context) -> str:
 def asks(job: TrainingJob, space: Space) -> frozenset[str]:
     """What any layer asks of its context about the sequences of a microbatch: `several_sequences`, `heads_in_fours`."""
     found: set[str] = set()
-    training = dataclasses.replace(job.training, micro_batch_size=2)
-    for cp in (1, 2):
-        for way in space.cp_comm_type:
-            if unsupported(job, cp > 1, Style(way, sequence_parallel=False)):
-                continue
-            c = dataclasses.replace(
-                context_of(job), layout=Layout(cp, context_parallel_size=cp, cp_comm_type=(way,)), training=training
-            )
-            found.update(name for one in _declare(c) for name in vars(one) if name in ABOUT_SEQUENCES)
+    training = dataclasses.replace(job.training, micro_batch_size=2, recompute_granularity=None)
+    for cp, way in product({min(n, 2) for n in space.context_parallel_size}, space.cp_comm_type):
+        layout = Layout(cp, context_parallel_size=cp, cp_comm_type=(way,))
+        with contextlib.suppress(UnsupportedError):
+            declared = _declare(dataclasses.replace(context_of(job), layout=layout, training=training))
+            found.update(name for one in declared for name in vars(one) if name in ABOUT_SEQUENCES)
     return frozenset(found)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...job.training_job import TrainingJob
 from ...wording import shown, whole
-from .axes import Space, axis_name
+from .axes import WHOLE, Space, axis_name
 from .defaults import completed
 
 BOOLEAN = ("sequence_parallel", "use_distributed_optimizer", "use_precision_aware_optimizer")
@@ -18,14 +18,15 @@ SWITCHES = {"true": True, "on": True, "yes": True, "false": False, "off": False,
 def space_of(job: TrainingJob, words: dict[str, str], *, everything: bool = False) -> Space:
     """The space of a job with axes from words: `4`, `1,2,4`, `2-16`, `not:8`. What is not said takes the default.
 
-    A range keeps the default values in it; for num_gpus it doubles from its beginning. Raises ConfigError.
+    A range keeps the values in it that are tried at most, an exclusion the others; for num_gpus a range doubles from its beginning.
+    Raises ConfigError.
     """
     named = {axis_name(name): text for name, text in words.items()}
     gpus: dict[str, Any] = {}
     if "num_gpus" in named:
         gpus["num_gpus"] = _worlds(named.pop("num_gpus"))
-    usual = completed(Space(**gpus), job, everything=everything)
-    found = {name: _values(name, text, getattr(usual, name)) for name, text in named.items()}
+    usual, most = (completed(Space(**gpus), job, everything=wide) for wide in (everything, True))
+    found = {name: _values(name, text, getattr(most if name in WHOLE else usual, name)) for name, text in named.items()}
     return completed(Space(**gpus, **found), job, everything=everything)
 
 
