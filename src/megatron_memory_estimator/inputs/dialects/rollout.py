@@ -6,6 +6,7 @@ Adapters: the linears of Megatron that frameworks adapt, and their names in Hugg
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any
@@ -53,9 +54,13 @@ def engine(name: str, where: str, *, colocated: bool, sleeps: bool, **more: Any)
     return {key: value for key, value in found.items() if key not in ON_THE_SAME_GPUS}, []
 
 
+DRAFTED = re.compile("speculative")
+"""Keys of an engine that are about its draft model."""
+
+
 def draft_of(keys: Iterable[str]) -> list[str]:
     """What is said of a draft model of the engine, by the keys that are about one."""
-    about = sorted(key for key in keys if "speculative" in key)
+    about = sorted(filter(DRAFTED.search, keys))
     if not about:
         return []
     return [
