@@ -65,6 +65,7 @@ __all__ = [
     "check",
     "declared_dims",
     "even_layout",
+    "of_kinds",
     "pipeline_sides",
     "placed",
     "stated_violations",

@@ -25,7 +25,7 @@ from ..job.layout import Layout
 from ..job.pipeline import split_layers
 from ..job.training import Training
 from ..job.training_job import TrainingJob
-from ..legality import Violation, balanced_split, even_layout, pipeline_sides, placed, stated_violations
+from ..legality import Violation, balanced_split, even_layout, of_kinds, pipeline_sides, placed, stated_violations
 from ..legality.declared import declared_units, refused
 from ..legality.pipeline import pipeline
 from ..legality.precision import gpu
@@ -444,10 +444,19 @@ def _shapes(job: TrainingJob, space: Space, pp: int, vp: int, work: Sequence[Wor
     if vp > 1 and pp == 1:
         yield broken("chunks-need-pp", virtual_pipeline_model_parallel_size=vp)
         return
+    if vp > 1 and (rule := _not_interleaved(job, pp, vp)):
+        yield rule
+        return
     for shape in _cut(job, space, pp, vp, work):
         model, t = shape.of(job.model), job.training
         violations = pipeline(model, shape.layout, overlap_p2p_comm=t.overlap_p2p_comm, mcore=t.mcore)
         yield next(violations, None) or next(placed(model, shape.layout), None) or shape
+
+
+def _not_interleaved(job: TrainingJob, pp: int, vp: int) -> Violation | None:
+    """The rule by which layers have no virtual stages, however they are divided."""
+    alone, several = ([*of_kinds(job.model, _plain(job, pp, chunks), job.training)] for chunks in (1, vp))
+    return next((one for one in several if one not in alone), None)
 
 
 def _plain(job: TrainingJob, pp: int, vp: int) -> Layout:

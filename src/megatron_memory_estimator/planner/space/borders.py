@@ -186,9 +186,15 @@ def balanced(chunks: Chunks) -> tuple[float, tuple[int, ...]]:
 
 
 def _busiest(chunks: Chunks, counts: Sequence[int]) -> float:
-    """The seconds of the busiest rank alone: no schedule is shorter."""
-    ranks, _ = _sums(chunks, chunks.loads(counts))
-    return (1 - 1e-9) * GROUPS * chunks.pp * (1.0 + BACKWARD) * max(ranks)
+    """The seconds of the busiest rank behind the way there and before the way back of a microbatch: no schedule is shorter."""
+    loads = chunks.loads(counts)
+    ranks, _ = _sums(chunks, loads)
+    ways = accumulate(loads, initial=0.0)
+    return (
+        (1 - 1e-9)
+        * (1.0 + BACKWARD)
+        * max(GROUPS * chunks.pp * rank + way for rank, way in zip(ranks, ways, strict=False))
+    )
 
 
 def _seconds(chunks: Chunks, counts: Sequence[int]) -> float:
