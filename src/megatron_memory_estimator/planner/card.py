@@ -30,6 +30,8 @@ LEAST: dict[str, str] = {"recompute": "full", "cp": "1", "vpp": "1", "micro_batc
 """The layouts that a card tries: those that need least, in one pass over a small space."""
 LONG = 32768
 """Tokens of a sequence from which context parallelism is tried too."""
+EVERY = "1-64"
+"""All sizes of context parallelism that there are."""
 POWERS = tuple(2**power for power in range(13))
 """Numbers of GPUs that a card tries."""
 NO_LIMIT = 2**60
@@ -179,7 +181,7 @@ def layouts_tried(job: TrainingJob) -> dict[str, str]:
     elif not _recomputes_whole_layers(job):
         found["recompute"] = "none"
     if job.training.seq_length >= LONG:
-        del found["cp"]
+        found["cp"] = EVERY
     if "micro_batch_size" in job.given or not job.by_name:
         found["micro_batch_size"] = str(job.training.micro_batch_size)
     return found

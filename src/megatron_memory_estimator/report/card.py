@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..job.assumption import shorts_of
 from ..job.hardware import find_gpu
 from ..legality.precision import has_recipe
-from ..planner.card import POWERS, Card, Fewest, resuming
+from ..planner.card import EVERY, POWERS, Card, Fewest, resuming
 from ..wording import all_of
 from ..wording import sentence as capital
 from .plan_words import plan_settings
@@ -86,7 +86,8 @@ def _billions(count: int) -> str:
 
 def tried_line(card: Card) -> str:
     """Which numbers of GPUs and which layouts were tried."""
-    layouts = [COMMON[name].format(value).replace("none ", "no ") for name, value in card.tried.items()]
+    fixed = {name: value for name, value in card.tried.items() if value != EVERY}
+    layouts = [COMMON[name].format(value).replace("none ", "no ") for name, value in fixed.items()]
     return f"Fewest GPUs, of 1, 2, 4, 8 and so on, with {all_of(layouts)}, sequence {card.job.training.seq_length}:"
 
 
