@@ -227,7 +227,8 @@ def test_of_a_large_space_a_part_is_searched_and_said_and_nobody_else_is_asked(
     tried: tuple[Page, list[str]], site: str
 ) -> None:
     page, elsewhere = tried
-    (answer,) = drive(page, site, ("plan", {**QWEN, "num_gpus": 64, "axes": {"tp": "2,4"}}))["answers"]
+    axes = {"tp": "2,4", "cp": "1,2,4"}
+    (answer,) = drive(page, site, ("plan", {**QWEN, "num_gpus": 64, "axes": axes}))["answers"]
     (said,) = [one for one in answer["answer"]["assumptions"] if "without NumPy" in one]
     assert re.fullmatch(r"without NumPy a part of the space is searched: vpp 1,.*, of [0-9,]+ legal layouts", said)
     assert answer["answer"]["plans"] and not elsewhere
