@@ -21,7 +21,7 @@ MOST_CHUNKS = 12
 """Chunks of a stage up to which splits are tried that are not even; published recipes with more split evenly."""
 TOKENS, SPLIT = 4096, 1024
 """Tokens of a sequence on a rank down to which context parallelism is tried by default, as published recipes with few exceptions have it
-(27 of 31 rows of Megatron-Bridge's performance summaries and recipes), and down to which everything is."""
+(30 of 31 published rates and 35 of 40 recipes with it, of Megatron-Bridge), and down to which everything is."""
 MOST_VALUES = 1000
 """Values of one axis."""
 MOST_COMBINATIONS = 20_000
