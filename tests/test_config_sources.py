@@ -30,7 +30,7 @@ def test_a_mistyped_hub_name_is_one_sentence(name: str, verb: str, capsys: pytes
         main([verb, name, *(["--num-gpus", "8"] if verb == "plan" else [])])
     out, err = capsys.readouterr()
     assert (stop.value.code, out, err.count("\n")) == (2, "", 1)
-    assert ("nearest catalogue entries" in err or "no similar name in the catalogue" in err) and "\x1b" not in err
+    assert ("nearest names" in err or "no similar name in the catalogue" in err) and "\x1b" not in err
 
 
 def test_a_long_standard_input_is_not_called_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_a_mistyped_hub_name_in_a_run_description_is_one_sentence(
     with pytest.raises(SystemExit) as stop:
         main(["estimate", str(tmp_path / "run.yaml")])
     assert stop.value.code == 2
-    assert "nearest catalogue entries: Qwen/Qwen3-8B" in capsys.readouterr().err
+    assert "nearest names: Qwen/Qwen3-8B" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3--8B", "a..b", "Qwen/x-", "x.git", ".x/y", "-x/y", "a/b/c", "x/y.git"])

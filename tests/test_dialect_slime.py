@@ -142,6 +142,8 @@ def test_a_draft_model_of_the_engine_is_named() -> None:
         "sglang_speculative_algorithm: the weights and caches of the engine's draft model are not counted"
     )
     assert not any("draft" in one for one in job(f"{ROLLOUT} {PACKED} --colocate").warnings)
+    elsewhere = job(f"{ROLLOUT} {PACKED} --rollout-num-gpus 8 --sglang-speculative-algorithm EAGLE")
+    assert not any("draft" in one for one in elsewhere.warnings)
 
 
 def test_ppo_has_a_critic_in_turn() -> None:

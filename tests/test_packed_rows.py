@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from megatron_memory_estimator import TrainingJob, estimate
+from megatron_memory_estimator import LayoutError, TrainingJob, estimate
 
 WORDS = (
     "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --group-query-attention --num-query-groups 4 --ffn-hidden-size 4096 "
@@ -42,6 +42,21 @@ def test_a_row_is_said_and_without_a_scheduler_its_length_has_no_effect() -> Non
     assert any("one row of 16,384 tokens" in note for note in packed.assumptions)
     alone = TrainingJob.from_megatron_args(words, 8)
     assert "max_seqlen_per_dp_cp_rank has no effect without sequence_packing_scheduler" in alone.warnings
+
+
+def test_the_length_of_a_row_lifts_no_limit_where_nothing_packs() -> None:
+    """A sequence beyond the positions is refused as without it, and so is one that is packed."""
+    words = f"{WORDS} --seq-length 16384 --micro-batch-size 1 --max-seqlen-per-dp-cp-rank 16384".split()
+    for more in ([], ["--sequence-packing-scheduler", "dp_balanced"]):
+        with pytest.raises(LayoutError, match="seq_length=16384 is more than max_position_embeddings=8192"):
+            estimate(TrainingJob.from_megatron_args([*words, *more], 8))
+
+
+def test_rows_of_deepseek_v4_that_are_not_its_microbatch_are_named() -> None:
+    given: dict[str, Any] = {"cp": 2, "ep": 32, "seq_length": 4096, "sequence_packing_scheduler": "dp_balanced"}
+    for row, said in ((2048, False), (4096, True)):
+        job = TrainingJob.from_hf("deepseek-ai/DeepSeek-V4-Flash", 64, max_seqlen_per_dp_cp_rank=row, **given)
+        assert any("not of 8,192" in one for one in job.warnings) is said
 
 
 def test_the_same_by_name() -> None:

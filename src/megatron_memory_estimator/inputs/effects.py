@@ -175,6 +175,12 @@ def not_established(model: Model, layout: Layout, training: Training) -> Iterato
             f"{training.low_precision} of DeepSeek-V4's attention is taken as of other TransformerEngine linears: no record of "
             "what its compressors and its indexer keep is public"
         )
+    row, length = (training.max_seqlen_per_dp_cp_rank or 0) * layout.cp, training.seq_length * training.micro_batch_size
+    if row and training.sequence_packing_scheduler and row != length:
+        yield (
+            f"max_seqlen_per_dp_cp_rank={training.max_seqlen_per_dp_cp_rank} is not modelled of DeepSeek-V4: the figures are of "
+            f"{length:,} tokens in a microbatch, not of {row:,}"
+        )
     if layout.cp > 1:
         yield (
             "context parallelism of DeepSeek-V4 runs packed sequences in contiguous shards alone (cp_partition_mode contiguous, a "

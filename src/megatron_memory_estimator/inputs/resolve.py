@@ -159,13 +159,10 @@ def job_from_parts(
     assumptions += notes
     model: Model = build(Model, {**parts[Model], **_beside(loaded)})
     assumptions[:0] = [_habits_assumed(model, door)] if habits else []
-    training, notes = _training(parts[Training], model, parts[Layout].get("context_parallel_size", 1))
+    training, notes = _training(parts[Training], model)
     assumptions += notes
-    if training.max_seqlen_per_dp_cp_rank and model.position_embedding_type != "learned_absolute":
-        most = max(
-            model.max_position_embeddings or 0, training.seq_length
-        )  # positions begin anew in every sample of a row
-        model = dataclasses.replace(model, max_position_embeddings=most)
+    model, training, notes = _packed(model, training, parts[Layout].get("context_parallel_size", 1))
+    assumptions += notes
     gpu, notes = _gpu(asked_gpu, training)
     assumptions += notes
     batch_is_assumed = training.global_batch_size is None and not single_microbatch
@@ -262,9 +259,9 @@ def _environment(settings: dict[str, Any], given: Any) -> Environment:
     return env
 
 
-def _training(settings: dict[str, Any], model: Model, cp: Any) -> tuple[Training, list[str]]:
-    """The training settings, and what is assumed where they say nothing. `cp` is what was given as context_parallel_size."""
-    notes: list[str] = []
+def _training(settings: dict[str, Any], model: Model) -> tuple[Training, list[str]]:
+    """The training settings, and what is assumed where they say nothing."""
+    notes = []
     if "seq_length" not in settings:
         length = min(DEFAULT_SEQ_LENGTH, model.max_position_embeddings or DEFAULT_SEQ_LENGTH)
         settings = {**settings, "seq_length": length}
@@ -272,29 +269,34 @@ def _training(settings: dict[str, Any], model: Model, cp: Any) -> tuple[Training
     if settings.get("images"):
         settings, said = _seen(settings, model)
         notes.append(said)
-    training, packs = _packed(build(Training, settings), model, cp)
-    training, recomputes = recompute_defaults(training)
-    return training, notes + packs + recomputes
+    training, recomputes = recompute_defaults(build(Training, settings))
+    return training, notes + recomputes
 
 
-def _packed(t: Training, model: Model, cp: Any) -> tuple[Training, list[str]]:
-    """The training whose microbatch is the fullest row that a scheduler packs samples into, and what is said of it.
+def _packed(model: Model, t: Training, cp: Any) -> tuple[Model, Training, list[str]]:
+    """The training whose microbatch is the fullest row that a scheduler packs samples into, and what is said of it; `cp` is what was given
+    as context_parallel_size. Positions begin anew in every sample, so that a longer row needs no more of them.
 
     Source: Megatron-LM `dev`, arguments sequence_packing_scheduler and max_seqlen_per_dp_cp_rank. DeepSeek-V4's rows are those of the run.
     """
     if not t.sequence_packing_scheduler or has_compressed(model):
-        return t, []
+        return model, t, []
     ranks = checked(Layout.__dataclass_fields__["context_parallel_size"], cp)
     tokens = t.max_seqlen_per_dp_cp_rank or ceil_div(t.seq_length, ranks)
     row = tokens * ranks
     if (row, 1) == (t.seq_length, t.micro_batch_size):
-        return t, []
+        return model, t, []
     said = (
         f"sequence_packing_scheduler={t.sequence_packing_scheduler} packs samples of up to {t.seq_length:,} tokens: the figures are of the "
         f"fullest microbatch, one row of {row:,} tokens (max_seqlen_per_dp_cp_rank {tokens:,} x context_parallel_size {ranks})"
     )
+    if (
+        model.position_embedding_type != "learned_absolute"
+        and t.seq_length <= (model.max_position_embeddings or 0) < row
+    ):
+        model = dataclasses.replace(model, max_position_embeddings=row)
     packed = dataclasses.replace(t, seq_length=row, micro_batch_size=1)
-    return packed, [Assumption(said, f"packed rows of {row:,} tokens")]
+    return model, packed, [Assumption(said, f"packed rows of {row:,} tokens")]
 
 
 def _seen(settings: dict[str, Any], model: Model) -> tuple[dict[str, Any], Assumption]:

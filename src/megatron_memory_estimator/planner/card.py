@@ -18,6 +18,7 @@ from ..modules.counts import Count, count_parameters
 from .base import state_bytes
 from .found import Plan
 from .planning import Planned, plan, training_only
+from .space.defaults import CONTEXT
 from .space.features import BASIC
 from .space.recompute import RECOMPUTE, own_recompute
 
@@ -30,8 +31,8 @@ LEAST: dict[str, str] = {"recompute": "full", "cp": "1", "vpp": "1", "micro_batc
 """The layouts that a card tries: those that need least, in one pass over a small space."""
 LONG = 32768
 """Tokens of a sequence from which context parallelism is tried too."""
-EVERY = "1-64"
-"""All sizes of context parallelism that there are."""
+EVERY = f"1-{CONTEXT[-1]}"
+"""All sizes of context parallelism."""
 POWERS = tuple(2**power for power in range(13))
 """Numbers of GPUs that a card tries."""
 NO_LIMIT = 2**60

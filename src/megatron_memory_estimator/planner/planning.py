@@ -121,7 +121,7 @@ def plan(
 
 
 def _notes(found: Found, base: TrainingJob, words: Mapping[str, str], space: Space) -> Iterator[str]:
-    """What is said of features, and of the sets of recomputation that are asked for and not searched."""
+    """What is said of features, of context parallelism, and of the sets of recomputation that are asked for and not searched."""
     if found.state is None:
         yield from features_said(found)
         yield from idle_features(base, found.space)

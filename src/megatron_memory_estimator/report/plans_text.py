@@ -160,13 +160,15 @@ def launch_lines(plan: Plan, shown: int, form: str) -> Iterator[str]:
     yield FORMS[form](plan.job)
     if form != "bridge":
         yield OTHERS
-    if form != "script" and (variables := environment(plan.job)):
+    if form == "script":  # which says the rest itself
+        return
+    if variables := environment(plan.job):
         yield "in its environment: " + " ".join(f"{name}={value}" for name, value in variables.items())
     if form == "bridge":
         yield RECIPES
         if plan.job.training.peft != "none":
             yield "the recipe's peft section stays as it is"
-    elif form != "script":
+    else:
         yield from unsaid(plan.job, megatron_lm(plan.job))
 
 

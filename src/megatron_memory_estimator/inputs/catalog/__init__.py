@@ -22,8 +22,7 @@ class Alias(NamedTuple):
     """Another model with the shape of one of the catalogue.
 
     `how`: "read" or "recalled", or why it cannot be taken: its "tower" is not in the catalogue, the "class only" is the same, or its class,
-    which `same_as` names then, is "refused". `changes`
-    are fields of the config that differ, `may_differ` what may.
+    which `same_as` names then, is "refused". `changes` are fields of the config that differ, `may_differ` what may.
     """
 
     id: str
@@ -46,9 +45,9 @@ def aliases() -> dict[str, Alias]:
 def alias_named(word: str) -> Alias | None:
     """The alias of an id, or of the part of it behind the owner where no other has that. An id without an owner is that of any."""
     known, name = aliases(), word.lower()
-    for one in (name, name.rpartition("/")[2]):
-        if one in known:
-            return known[one]
+    named = known.get(name) or known.get(name.rpartition("/")[2])
+    if named is not None:
+        return named
     alike = [one for one in known.values() if one.id.rpartition("/")[2].lower() == name]
     return alike[0] if len(alike) == 1 else None
 

@@ -59,7 +59,7 @@ DRAFTED = re.compile("speculative")
 
 
 def draft_of(keys: Iterable[str]) -> list[str]:
-    """What is said of a draft model of the engine, by the keys that are about one."""
+    """What is said of a draft model of an engine that shares the GPUs, by the keys that are about one."""
     about = sorted(filter(DRAFTED.search, keys))
     if not about:
         return []

@@ -457,7 +457,7 @@ def _engine(tree: Tree, run: Run) -> tuple[dict[str, Any], list[str]]:
         rollout_tensor_parallel_size=tree.count(f"{ROLLOUT}.tensor_model_parallel_size", 2),
         rollout_memory_share=tree.number(f"{ROLLOUT}.gpu_memory_utilization", 0.5),
     )
-    kwargs = tree.section(f"{ROLLOUT}.engine_kwargs").values()
+    kwargs = () if apart else tree.section(f"{ROLLOUT}.engine_kwargs").values()
     return found | generates, [*said, *draft_of(key for one in kwargs if isinstance(one, dict) for key in one)]
 
 

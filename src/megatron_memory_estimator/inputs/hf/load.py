@@ -185,7 +185,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def nearest_entries(model: str) -> str:
-    """The nearest catalogue entries, for a message."""
+    """The nearest names of the catalogue, for a message."""
     from difflib import get_close_matches
 
     model = model[:LONGEST_SHOWN]
@@ -196,7 +196,7 @@ def nearest_entries(model: str) -> str:
     matches += [short[m] for m in get_close_matches(model.split("/")[-1].lower(), short, n=3, cutoff=0.5)]
     if not matches:
         return "no similar name in the catalogue; `megatron-memory models` lists all"
-    return f"nearest catalogue entries: {', '.join(dict.fromkeys(matches))}"
+    return f"nearest names: {', '.join(dict.fromkeys(matches))}"
 
 
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"

@@ -229,9 +229,8 @@ def _hybrid(arg: Arg, values: Values) -> Values:
 
 def _format(arg: Arg, values: Values) -> Values:
     """A format of checkpoints that the run would not have anyway."""
-    given = arg(
-        "ckpt_format"
-    )  # Megatron-FSDP wants its own to be given: the parser's default is left out beside it too
+    given = arg("ckpt_format")
+    # Megatron-FSDP wants its own to be given: the parser's default is left out beside it too
     usual = ("torch_dist", _usual_format(fsdp=arg("use_megatron_fsdp")))
     return {"ckpt_format": LEFT_OUT if given in usual else given}
 

@@ -172,12 +172,11 @@ def balanced(chunks: Chunks) -> tuple[float, tuple[int, ...]]:
     starts = [(0.0, _even(chunks)), *((rows, _filled(chunks, rows)) for rows in proportions)]
     starts = [start for start in starts if all(n >= least for n, least in zip(start[1], chunks.least, strict=True))]
     found: dict[tuple[int, ...], None] = {}
-    known: Steps = {}
     for rows, start in starts:
-        climbed, tied = _climbed(chunks, rows, tuple(start), min, known)
-        found[climbed] = None
+        climbed, tied = _climbed(chunks, rows, start, min)
+        found[tuple(climbed)] = None
         if tied:
-            found[_climbed(chunks, rows, max(tied), max, known)[0]] = None
+            found[tuple(_climbed(chunks, rows, max(tied), max)[0])] = None
     best: tuple[float, tuple[int, ...]] = float("inf"), ()
     for least, counts in sorted((_busiest(chunks, counts), counts) for counts in found):
         if least <= best[0]:
@@ -190,11 +189,8 @@ def _busiest(chunks: Chunks, counts: Sequence[int]) -> float:
     loads = chunks.loads(counts)
     ranks, _ = _sums(chunks, loads)
     ways = accumulate(loads, initial=0.0)
-    return (
-        (1 - 1e-9)
-        * (1.0 + BACKWARD)
-        * max(GROUPS * chunks.pp * rank + way for rank, way in zip(ranks, ways, strict=False))
-    )
+    most = max(GROUPS * chunks.pp * rank + way for rank, way in zip(ranks, ways, strict=False))
+    return (1 - 1e-9) * (1.0 + BACKWARD) * most
 
 
 def _seconds(chunks: Chunks, counts: Sequence[int]) -> float:
@@ -231,45 +227,31 @@ def _filled(chunks: Chunks, rows: float) -> list[int]:
     return counts
 
 
-Counts = tuple[int, ...]
-"""Layers of each chunk."""
-Steps = dict[tuple[float, Counts], list[Counts]]
-"""What the best moves lead to from some layers of each chunk, in a proportion; nothing where none helps."""
-
-
 def _climbed(
-    chunks: Chunks, rows: float, counts: Counts, of_equals: Callable[[list[Counts]], Counts], known: Steps
-) -> tuple[Counts, list[Counts]]:
+    chunks: Chunks, rows: float, counts: list[int], of_equals: Callable[[list[list[int]]], list[int]]
+) -> tuple[list[int], list[list[int]]]:
     """One layer at a time moves from a heavy chunk to a light one, as long as that helps; `of_equals` takes one of equal moves. And the
     first moves that were equal, as what they lead to."""
-    tied = list[Counts]()
+    unit, tied = chunks.before[-1], list[list[int]]()
     while True:
-        key = rows, counts
-        if key not in known:
-            known[key] = _best_moves(chunks, rows, counts)
-        after = known[key]
-        if not after:
+        loads = _Loads(chunks, rows, counts)
+        least, best = (round(loads.worst / unit, DIGITS), 0.0), list[tuple[int, int]]()
+        for move in _moves(chunks, counts, loads.loads):
+            moved = loads.moved(*move)
+            worst = loads.changed(moved) / unit
+            if worst > least[0] + 2 * 10**-DIGITS:
+                continue
+            squares = total([load * load - loads.loads[at] ** 2 for at, load in moved.items()])
+            load = round(worst, DIGITS), round(squares / unit**2, DIGITS)
+            if load < least:
+                least, best = load, [move]
+            elif best and load == least:
+                best.append(move)
+        if not best:
             return counts, tied
+        after = [[n - (at == taken) + (at == given) for at, n in enumerate(counts)] for taken, given in best]
         tied = tied or (after if len(after) > 1 else tied)
         counts = of_equals(after)
-
-
-def _best_moves(chunks: Chunks, rows: float, counts: Counts) -> list[Counts]:
-    """What the best moves of one layer lead to, all as good; nothing where none helps."""
-    unit, loads = chunks.before[-1], _Loads(chunks, rows, counts)
-    least, best = (round(loads.worst / unit, DIGITS), 0.0), list[tuple[int, int]]()
-    for move in _moves(chunks, counts, loads.loads):
-        moved = loads.moved(*move)
-        worst = loads.changed(moved) / unit
-        if worst > least[0] + 2 * 10**-DIGITS:
-            continue
-        squares = total([load * load - loads.loads[at] ** 2 for at, load in moved.items()])
-        load = round(worst, DIGITS), round(squares / unit**2, DIGITS)
-        if load < least:
-            least, best = load, [move]
-        elif best and load == least:
-            best.append(move)
-    return [tuple(n - (at == taken) + (at == given) for at, n in enumerate(counts)) for taken, given in best]
 
 
 class _Loads:

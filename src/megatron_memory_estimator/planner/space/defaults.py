@@ -19,6 +19,8 @@ from .recompute import RECOMPUTE, recompute_settings
 POWERS = tuple(2**i for i in range(11))
 MOST_CHUNKS = 12
 """Chunks of a stage up to which splits are tried that are not even; published recipes with more split evenly."""
+CONTEXT = POWERS[:7]
+"""All sizes of context parallelism that are tried."""
 TOKENS, SPLIT = 4096, 1024
 """Tokens of a sequence on a rank down to which context parallelism is tried by default, as published recipes with few exceptions have it
 (30 of 31 published rates and 35 of 40 recipes with it, of Megatron-Bridge), and down to which everything is."""
@@ -80,9 +82,7 @@ def _context(job: TrainingJob, most: int, fewest: int) -> tuple[int, ...]:
     """Sizes of context parallelism at which a rank keeps the fewest tokens at least. Compressed attention would need packed sequences:
     another data set."""
     alone = has_compressed(job.model)
-    return tuple(
-        n for n in POWERS[:7] if n == 1 or (not alone and n <= most and job.training.seq_length // n >= fewest)
-    )
+    return tuple(n for n in CONTEXT if n == 1 or (not alone and n <= most and job.training.seq_length // n >= fewest))
 
 
 def left_out_of_context(job: TrainingJob, space: Space) -> tuple[int, ...]:

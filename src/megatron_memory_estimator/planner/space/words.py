@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...errors import ConfigError
@@ -25,8 +26,12 @@ def space_of(job: TrainingJob, words: dict[str, str], *, everything: bool = Fals
     gpus: dict[str, Any] = {}
     if "num_gpus" in named:
         gpus["num_gpus"] = _worlds(named.pop("num_gpus"))
-    usual, most = (completed(Space(**gpus), job, everything=wide) for wide in (everything, True))
-    found = {name: _values(name, text, getattr(most if name in WHOLE else usual, name)) for name, text in named.items()}
+
+    def tried(name: str) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = getattr(completed(Space(**gpus), job, everything=everything or name in WHOLE), name)
+        return found
+
+    found = {name: _values(name, text, tried) for name, text in named.items()}
     return completed(Space(**gpus, **found), job, everything=everything)
 
 
@@ -41,8 +46,9 @@ def _worlds(text: str) -> tuple[int, ...]:
     return (*found, last)
 
 
-def _values(name: str, text: str, known: tuple[Any, ...]) -> tuple[Any, ...]:
+def _values(name: str, text: str, tried: Callable[[str], tuple[Any, ...]]) -> tuple[Any, ...]:
     if text.startswith("not:"):
+        known = tried(name)
         without = [_one(name, word) for word in _list(name, text[4:])]
         for value in without:
             if value not in known:
@@ -55,6 +61,7 @@ def _values(name: str, text: str, known: tuple[Any, ...]) -> tuple[Any, ...]:
         return left
     if name not in (*BOOLEAN, *WORDS, "optimizer_offload_fraction") and "-" in text:
         first, last = _range(name, text)
+        known = tried(name)
         left = tuple(value for value in known if first <= value <= last)
         if not left:
             raise ConfigError(
