@@ -436,7 +436,7 @@ def test_an_axis_is_no_setting() -> None:
 def test_a_first_plan_that_leaves_little_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     """The same plan with 1 % of what it may take left, and with as much of what it needs again."""
     (first,) = json.loads(printed(capsys, *PLAN, "--top", "1", "--json"))["plans"]
-    needed, little = first["device_bytes"]["high"] / 2**30, "is little: head_room (--head-room 5%) keeps more free."
+    needed, little = first["device_bytes"]["high"] / 2**30, "is little: --head-room 5% keeps more free."
     assert little in printed(
         capsys, *PLAN, "--top", "1", "--max-memory", str(needed * 1.01), "--recompute", first["recompute"]
     )

@@ -238,7 +238,7 @@ def _closest(row: Row) -> Iterator[str]:
     if row.verdict.fits and left < training.head_room.low - ROOM:
         yield f"{DOES[least.phase].what.capitalize()} leaves less: at least {left / GIB:.1f} GiB."
     if row.verdict.fits and left < CLOSE * row.verdict.memory_bytes and not row.plan.job.env.head_room:
-        yield f"{left / GIB:.1f} GiB is little: head_room (--head-room 5%) keeps more free."
+        yield f"{left / GIB:.1f} GiB is little: --head-room 5% keeps more free."
 
 
 def likely_text(row: Row) -> str:
