@@ -263,11 +263,20 @@ def test_supervised_training() -> None:
                     .replace("engine.", "engine.x_"), num_gpus=8))  # fmt: skip
 
 
+def test_dynamic_context_parallelism_packs_rows_of_its_own() -> None:
+    """verl 0.9.1 `dynamic_cp_scheduler.py`: whatever the batch sizes say, at most so many tokens on a rank, by a newer Megatron-Core."""
+    found = ppo(f"{M}.dynamic_context_parallel=True {M}.max_seqlen_per_dp_cp_rank=2048 {A}.use_dynamic_bsz=True")
+    training = found.training
+    assert (found.layout.cp, found.layout.dp, training.seq_length, training.micro_batch_size) == (2, 4, 4096, 1)
+    assert training.mcore == (0, 20)
+    assert noted(found, "2 ranks with 2,048 tokens each (seq_length 4,096")
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
         (f"{A}.strategy=fsdp2", "fsdp2"),
-        (f"{M}.dynamic_context_parallel=True", "dynamic_context_parallel"),
+        (f"{M}.dynamic_context_parallel=True", "max_seqlen_per_dp_cp_rank is not given"),
         (f"{M}.qat.enable=True", "qat"),
         ("distillation.enabled=True", "distillation.enabled"),
         (f"+{M}.swap_layers=3", "swap_layers="),

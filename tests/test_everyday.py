@@ -118,14 +118,14 @@ def test_a_layout_of_compare_takes_the_same_words() -> None:
 def test_what_is_known_of_an_argument_that_is_not_modelled_is_said_at_every_door(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asked: dict[str, Any] = {"dynamic_context_parallel": True}
-    known = "dynamic_context_parallel is not modelled. Known of it: how many ranks share a sample follows its length"
+    asked: dict[str, Any] = {"engram_layer_ids": [3]}
+    known = "engram_layer_ids is not modelled. Known of it: each of its tables, whose length is the next prime"
     with pytest.raises(ConfigError, match=known):
         TrainingJob.from_hf(MODEL, 8, **asked)
     with pytest.raises(ConfigError, match=known):
         job_of(MODEL, None, 8, asked, Files(None))
     for option, said in (
-        ("--dynamic-context-parallel", "is not modelled. Known of it: how many ranks"),
+        ("--engram-layer-ids", "is not modelled. Known of it: each of its tables"),
         ("--log-interval", "does not change memory; leave it out"),
         ("--inference-max-seq-length", "is not modelled, and ignored among Megatron-LM's arguments; leave it out"),
         (

@@ -72,7 +72,6 @@ def test_flash_next_is_counted_and_its_memory_refused() -> None:
     [
         ("--engram-vocab-sizes 20000 20000 --engram-layer-ids 3", "is cut over expert-parallel ranks alone"),
         ("--offload-optimizer-states", "moments and main parameters are in host memory between steps"),
-        ("--dynamic-context-parallel", "a rank has at most max_seqlen_per_dp_cp_rank tokens"),
     ],
 )
 def test_what_is_known_of_arguments_that_are_not_modelled_is_said(words: str, said: str) -> None:

@@ -127,6 +127,8 @@ def nccl_terms(job: TrainingJob) -> list[Term]:
     channels = RING_CHANNELS["Blackwell" if gpu.capability[0] >= 10 else "older"]
     by_nccl = job.training.moe_token_dispatcher_type == "alltoall"
     groups = communicators(job.layout, moe=job.model.has_moe, all_to_all=by_nccl)
+    if job.training.dynamic_context_parallel:
+        groups += _shared(job.layout)
     if not groups:
         return []
     total = sum(_communicator_bytes(group, domain, channels, nvls=job.env.nccl_nvls) for group in groups)
@@ -134,6 +136,14 @@ def nccl_terms(job: TrainingJob) -> list[Term]:
     shown = f"NCCL ({number} communicators)" if isinstance(number, int) else "NCCL"
     high = whole_below(NCCL_HIGH * total) + largest(number - NCCL_USUAL, 0) * NCCL_EACH
     return [Term(shown, whole_below(NCCL_LOW * total), high, "NVIDIA/nccl 2.30.7 src/init.cc, src/transport/")]
+
+
+def _shared(layout: Layout) -> list[Group]:
+    """Groups of ranks that share a sample: of every power of 2 below the ranks of data and context parallelism, the longest samples' (the
+    context group) apart (Megatron-Core 0.19.2 parallel_state.py, create_hybrid_dp_cp_groups)."""
+    ranks = layout.dp * layout.cp
+    sizes = (1 << power for power in range(1, ranks.bit_length() - 1))
+    return [Group(f"{size} ranks of a sample", size, layout.tp * size, "ring") for size in sizes if size != layout.cp]
 
 
 def _communicator_bytes(group: Group, domain: int, channels: int, *, nvls: bool) -> int:

@@ -27,9 +27,8 @@ from ..job.training_job import TrainingJob
 from ..legality import balanced_split, even_layout
 from ..legality.precision import has_recipe
 from ..modules.context import Context
-from ..modules.kinds import costly_core_attention, has_compressed
+from ..modules.kinds import costly_core_attention
 from ..rank.schedule import saturating_microbatches
-from ..tape.tensor import ceil_div
 from ..wording import plain, shown
 from .containers import contained
 from .door_defaults import MEGATRON_CORE, MEGATRON_LM, decided, open_settings, over_a_model, under_a_model
@@ -37,6 +36,7 @@ from .effects import not_established, not_run, not_timed, without_effect
 from .environment import environment_settings
 from .everyday import in_megatrons_words
 from .loaded_model import LONGEST_NAME, LoadedModel
+from .packing import packed
 from .setting_names import canonical, full_name, sorted_settings
 from .spellings import respelled
 from .transformer_config import uncounted
@@ -161,12 +161,14 @@ def job_from_parts(
     assumptions[:0] = [_habits_assumed(model, door)] if habits else []
     training, notes = _training(parts[Training], model)
     assumptions += notes
-    model, training, notes = _packed(model, training, parts[Layout].get("context_parallel_size", 1))
-    assumptions += notes
+    rows = packed(model, training, parts[Layout], num_gpus or parts[Layout].get("world_size"))
+    model, training = rows.model, rows.training
+    assumptions += rows.said
     gpu, notes = _gpu(asked_gpu, training)
     assumptions += notes
     batch_is_assumed = training.global_batch_size is None and not single_microbatch
     layout_values = {name: checked(Layout.__dataclass_fields__[name], value) for name, value in parts[Layout].items()}
+    layout_values.update(rows.degrees)
     layout, notes, microbatches, training = decide_layout(
         model, layout_values, training, num_gpus, given, habits=habits, strict=strict, single_microbatch=single_microbatch
     )  # fmt: skip
@@ -271,32 +273,6 @@ def _training(settings: dict[str, Any], model: Model) -> tuple[Training, list[st
         notes.append(said)
     training, recomputes = recompute_defaults(build(Training, settings))
     return training, notes + recomputes
-
-
-def _packed(model: Model, t: Training, cp: Any) -> tuple[Model, Training, list[str]]:
-    """The training whose microbatch is the fullest row that a scheduler packs samples into, and what is said of it; `cp` is what was given
-    as context_parallel_size. Positions begin anew in every sample, so that a longer row needs no more of them.
-
-    Source: Megatron-LM `dev`, arguments sequence_packing_scheduler and max_seqlen_per_dp_cp_rank. DeepSeek-V4's rows are those of the run.
-    """
-    if not t.sequence_packing_scheduler or has_compressed(model):
-        return model, t, []
-    ranks = checked(Layout.__dataclass_fields__["context_parallel_size"], cp)
-    tokens = t.max_seqlen_per_dp_cp_rank or ceil_div(t.seq_length, ranks)
-    row = tokens * ranks
-    if (row, 1) == (t.seq_length, t.micro_batch_size):
-        return model, t, []
-    said = (
-        f"sequence_packing_scheduler={t.sequence_packing_scheduler} packs samples of up to {t.seq_length:,} tokens: the figures are of the "
-        f"fullest microbatch, one row of {row:,} tokens (max_seqlen_per_dp_cp_rank {tokens:,} x context_parallel_size {ranks})"
-    )
-    if (
-        model.position_embedding_type != "learned_absolute"
-        and t.seq_length <= (model.max_position_embeddings or 0) < row
-    ):
-        model = dataclasses.replace(model, max_position_embeddings=row)
-    packed = dataclasses.replace(t, seq_length=row, micro_batch_size=1)
-    return model, packed, [Assumption(said, f"packed rows of {row:,} tokens")]
 
 
 def _seen(settings: dict[str, Any], model: Model) -> tuple[dict[str, Any], Assumption]:

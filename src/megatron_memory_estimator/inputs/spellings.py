@@ -108,6 +108,10 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
     _recipes(out)
     if out.pop("moe_router_force_load_balancing", False):
         out.setdefault("routing_phase", "forced_balance")
+    if out.pop("hybrid_context_parallel", False):  # the older name
+        out.setdefault("dynamic_context_parallel", True)
+    if out.pop("use_varlen_dataset", False):
+        out.setdefault("sequence_packing_scheduler", "dp_balanced")
     if out.pop("moe_enable_deepep", False):
         out.setdefault("moe_flex_dispatcher_backend", "deepep")  # TransformerConfig.__post_init__
     if out.pop("cpu_offloading", None) is False:

@@ -11,6 +11,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size",
         "context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel", "cp_comm_type",
         "hierarchical_context_parallel_sizes", "tensor_parallel_num_weight_shards", "expert_tensor_parallel_num_weight_shards",
+        "sequence_packing_scheduler", "max_seqlen_per_dp_cp_rank", "dynamic_context_parallel", "min_dynamic_context_parallel_size",
     ),
     "pipeline split": (
         "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "account_for_embedding_in_pipeline_split",
@@ -69,7 +70,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "logit_dtype", "clone_scatter_output_in_embedding",
         "scatter_embedding_sequence_parallel",
         "create_attention_mask_in_dataloader", "compiled_gates", "mamba_mem_eff_path", "dsa_kernel_backend",
-        "dsa_indexer_use_sparse_loss", "use_fused_mhc", "sequence_packing_scheduler", "max_seqlen_per_dp_cp_rank",
+        "dsa_indexer_use_sparse_loss", "use_fused_mhc",
     ),
     "reinforcement learning": (
         "loss_function", "loss_chunk_size", "loss_entropy", "loss_temperature", "rollout_engine", "rollout_colocated",

@@ -133,17 +133,11 @@ NGRAMS = (
     "each of its tables, whose length is the next prime, is cut over expert-parallel ranks alone: 18 bytes for each parameter of a rank "
     "with Adam at expert data parallelism of 1"
 )
-LENGTHS = (
-    "how many ranks share a sample follows its length; a rank has at most max_seqlen_per_dp_cp_rank tokens, M. The fullest microbatch is "
-    "that of context_parallel_size C and seq_length C * M without it, where C ranks share the longest sample (up to dp * cp, a power of 2)"
-)
 KNOWN = {
     "chunked_optimizer_state_offload": "moments and main parameters are in host memory between steps; about two chunks of "
     "optimizer_state_offload_chunk_size_mb, and a window of main parameters, are on the GPU in a step",
     "engram_vocab_sizes": NGRAMS,
     "engram_layer_ids": NGRAMS,
-    "dynamic_context_parallel": LENGTHS,
-    "hybrid_context_parallel": LENGTHS,
 }
 """What is known of arguments that are not modelled (Megatron-LM `docs/api-guide/core/generalized_tensor_parallel.md`, pull requests 7231
 and 5103, dev of August 2026)."""
@@ -165,7 +159,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "delta_offload_bytes_across_pp_ranks": (0,),
     "deallocate_pipeline_outputs": (True,),
     "heterogeneous_block_specs": (False,),
-    "hybrid_context_parallel": (False,),
     "memory_efficient_layer_norm": (False,),
     "mla_down_proj_fusion": (False,),
     "dsa_indexer_k_norm_fp32": (False,),

@@ -44,14 +44,6 @@ class CompressedTraining:
     mhc_recompute_layer_num: int | None = setting(
         None, "recompute_modules mhc: layers that come back together; default: those of a chunk", of="mhc"
     )
-    sequence_packing_scheduler: str | None = setting(
-        None,
-        "who packs samples into rows without padding: a microbatch is one row (DeepSeek-V4: cp above 1 always packs)",
-        choices=("dp_balanced",),
-    )
-    max_seqlen_per_dp_cp_rank: int | None = setting(
-        None, "sequence_packing_scheduler: tokens of a row on a rank; default: seq_length / context_parallel_size"
-    )
     dsa_indexer_use_sparse_loss: bool = setting(False, "sparse attention: the indexer's loss of its own keys", of="dsa")
 
 

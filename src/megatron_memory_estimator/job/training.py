@@ -34,6 +34,7 @@ from .choices import (
     version,
 )
 from .deepseek_v4 import CompressedTraining
+from .packing import Packing
 from .settings import setting
 from .tower import TowerTraining
 
@@ -143,7 +144,7 @@ class Checkpointing:
 
 
 @dataclass(frozen=True)
-class Training(Loss, Checkpointing, CompressedTraining, TowerTraining, Recomputing):
+class Training(Loss, Checkpointing, CompressedTraining, Packing, TowerTraining, Recomputing):
     """The settings of a run that are neither architecture nor layout."""
 
     seq_length: int = setting(4096, "tokens of a sequence")

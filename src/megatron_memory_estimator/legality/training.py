@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from ..job.layout import Layout
 from ..job.model import Model
+from ..job.packing import PACKS
 from ..job.pipeline import interleaved
 from ..job.training import Training
-from ..modules.kinds import kinds_in
+from ..modules.kinds import has_compressed, kinds_in
 from ..rules import CP, ETP, EXPERT_SHARDS, PP, SHARDS, TP, Violation, broken, broken_if
 from ..states.buffers import by_layout, deals_whole
 from ..states.optimizers import OPTIMIZERS
@@ -185,6 +186,31 @@ def sequence_parallel(model: Model, layout: Layout, training: Training) -> Itera
     if t.tp_comm_overlap:
         without = not layout.sequence_parallel
         yield from broken_if(((without, "tp-overlap-needs-sequence-parallel"), (not t.te_spec, "tp-overlap-needs-te")))
+
+
+def dynamic_context(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What ranks that follow the length of a sample exclude."""
+    t = training
+    if not t.dynamic_context_parallel:
+        if t.min_dynamic_context_parallel_size > 1:
+            yield broken("dynamic-cp-least-ranks")
+        return
+    least = t.min_dynamic_context_parallel_size
+    if least < 1 or least & (least - 1):
+        yield broken("dynamic-cp-least-is-a-power", min_dynamic_context_parallel_size=least)
+    if t.mcore < PACKS and (layout.pp > 1 or model.multi_latent_attention):
+        yield broken("dynamic-cp-of-newer-version")
+    unknown = {
+        "Megatron-FSDP": t.use_megatron_fsdp,
+        "torch FSDP2": t.use_torch_fsdp2,
+        "CUDA graphs": t.cuda_graph_impl != "none",
+        "virtual pipeline stages": interleaved(model, layout),
+        "hierarchical_context_parallel_sizes": layout.hierarchical_context_parallel_sizes is not None,
+        "layers without softmax attention": any(kind.state_heads != "none" for kind in kinds_in(model.every_kind)),
+        "DeepSeek-V4's attention": has_compressed(model),
+    }
+    if names := [name for name, on in unknown.items() if on]:
+        yield broken("dynamic-cp-not-modelled", names=all_of(names))
 
 
 def two_optimizers(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:

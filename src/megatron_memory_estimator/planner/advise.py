@@ -35,7 +35,16 @@ from ..tape.tensor import total
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from .base import TOKENS_OF_A_STEP, timed_as
-from .changes import Change, Settings, allocator, changed, larger_changes, memory_changes, speed_changes
+from .changes import (
+    Change,
+    Settings,
+    allocator,
+    changed,
+    concerns_samples,
+    larger_changes,
+    memory_changes,
+    speed_changes,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -370,11 +379,13 @@ def compatible(changes: Sequence[Change]) -> bool:
 
 
 def outcomes(now: Outcome, groups: Iterable[tuple[Change, ...]]) -> Iterator[Outcome]:
-    """The run with each group of changes; those that Megatron-Core refuses, or that do not divide, are left out."""
+    """The run with each group of changes; those that Megatron-Core refuses, that do not divide, or that samples decide are left out."""
     for changes in groups:
         values: Settings = {}
         for change in changes:
             values.update(change.values())
+        if concerns_samples(now.job, values):
+            continue
         try:
             now.tried()
             yield Outcome(changes, estimate(changed(now.job, values)), now.efficiency)

@@ -34,6 +34,10 @@ def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int |
         raise UnsupportedError(
             "plan does not search weight shards (tensor_parallel_num_weight_shards); estimate, advise and compare take a layout with them"
         )
+    if job.training.dynamic_context_parallel:
+        raise UnsupportedError(
+            "plan does not search layouts of dynamic_context_parallel, whose ranks follow the samples; estimate, advise and compare take it"
+        )
     if job.rollout.has_phases:
         raise UnsupportedError(
             "plan does not search layouts of reinforcement learning; estimate and advise hold its phases, compare takes several layouts"

@@ -59,6 +59,15 @@ def changed(job: TrainingJob, values: Settings) -> TrainingJob:
     return dataclasses.replace(new, num_microbatches=training.global_batch_size // per_step)
 
 
+OF_SAMPLES = frozenset(("world_size", "micro_batch_size", *list(NUMBERS)[:3]))
+"""Settings that dynamic context parallelism decides, or that decide how many ranks it has for a sample."""
+
+
+def concerns_samples(job: TrainingJob, values: Settings) -> bool:
+    """Whether a change is of the ranks that share a sample, which the lengths of the samples say."""
+    return job.training.dynamic_context_parallel and not OF_SAMPLES.isdisjoint(values)
+
+
 def _switch(name: str) -> Change:
     """A setting turned on."""
     return Change(SWITCHES[name], ((name, True),))

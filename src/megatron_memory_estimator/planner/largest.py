@@ -78,6 +78,10 @@ def largest(
     asked = next((one for one in SIZABLE if one == setting), None)
     if asked is None:
         raise ConfigError(f"largest asks for {any_of(SIZABLE)}, not {shown(setting)}.{nearest(setting, SIZABLE)}")
+    if job.training.dynamic_context_parallel and asked != "max_tokens_per_gpu":
+        raise ConfigError(
+            f"dynamic_context_parallel packs rows: largest asks for max_tokens_per_gpu there, not {setting}"
+        )
     estimate(job)
     values = _values(job, asked)
     tried: dict[int, Estimate | EstimatorError] = {}

@@ -365,6 +365,8 @@ def features_text(t: Training) -> Iterator[str]:
         yield f"{all_of(frozen)} frozen"
     if t.vit_gradient_checkpointing:
         yield "layers of towers recomputed"
+    if t.dynamic_context_parallel:
+        yield "dynamic cp"
     if t.optimizer_cpu_offload:
         yield f"optimizer offloaded {t.optimizer_offload_fraction:.0%}"
     if t.cpu_offloading_num_layers:

@@ -392,7 +392,7 @@ HARMLESS_OVERRIDES = ("moe_config", "model_config", "attn_implementation", "max_
 
 def not_modelled(tree: Tree, at: Places) -> list[str]:
     """Switches that change memory in ways that are not modelled."""
-    switches = [f"{at.engine}.qat.enable", f"{at.engine}.dynamic_context_parallel", "distillation.enabled"]
+    switches = [f"{at.engine}.qat.enable", "distillation.enabled"]
     switches += [f"{at.actor}.qat.enable"] if at.actor else []
     refused = [f"{path}=true decides memory and is not modelled" for path in switches if tree.on(path)]
     for path in (f"{at.model}.override_config", f"{at.model}.override_config.model_config"):
@@ -464,6 +464,8 @@ def _engine(tree: Tree, run: Run) -> tuple[dict[str, Any], list[str]]:
 def _forward_tokens(tree: Tree, where: str) -> int | None:
     """Tokens of a microbatch of a forward for log-probabilities, before context parallelism; None for those of training."""
     cp = tree.count(f"{ACTOR}.megatron.context_parallel_size", 1) or 1
+    if tree.on(f"{ACTOR}.megatron.dynamic_context_parallel"):
+        return None
     if tree.on(f"{where}.log_prob_use_dynamic_bsz", tree.on(f"{ACTOR}.use_dynamic_bsz")):
         limit = tree.count(f"{where}.log_prob_max_token_len_per_gpu", tree.count(f"{ACTOR}.ppo_max_token_len_per_gpu"))
         return limit and limit * cp
@@ -544,6 +546,8 @@ def batch_of(
     cp = tree.count(f"{engine}.context_parallel_size", 1) or 1
     batch = _supervised(tree) if sft else _reinforced(tree, gpus)
     found: dict[str, Any] = {"global_batch_size": batch.samples}
+    if tree.on(f"{engine}.dynamic_context_parallel"):
+        return found | _by_length(tree, engine, batch, questions)
     if batch.dynamic:
         tokens = batch.limit * cp
         ranks = f" on each of {cp} context-parallel ranks" if cp > 1 else ""
@@ -565,6 +569,16 @@ def batch_of(
     samples = f"{counted(micro, 'sample')} of at most {batch.longest} ({batch.whose})"
     notes.append(f"at most {batch.longest * micro} tokens in a microbatch: {samples}")
     return found | {"seq_length": batch.longest, "micro_batch_size": micro}
+
+
+def _by_length(tree: Tree, engine: str, batch: _Batch, questions: list[Question]) -> dict[str, Any]:
+    """Batches of dynamic context parallelism, which packs whatever the batch sizes say (`verl/utils/dynamic_cp_scheduler.py`); it needs the
+    Megatron-Core that has pull request 5154."""
+    limit = tree.count(f"{engine}.max_seqlen_per_dp_cp_rank")
+    if limit is None:
+        questions.append(Question(f"{engine}.max_seqlen_per_dp_cp_rank is not given", "--max-seqlen-per-dp-cp-rank N"))
+    rows = {"dynamic_context_parallel": True, "max_seqlen_per_dp_cp_rank": limit, "megatron_core_version": "0.20"}
+    return {**rows, "seq_length": batch.longest, "micro_batch_size": 1}
 
 
 def _supervised(tree: Tree) -> _Batch:

@@ -296,6 +296,14 @@ ROWS = (
     ),
     Row(("ckpt_format",), _format, ("ckpt_format",), _format_said),
     _switch("add_bias_linear", "add_qkv_bias"),
+    Row(
+        ("use_varlen_dataset",),  # validate_args
+        lambda arg, values: (
+            {"sequence_packing_scheduler": PACKING}
+            if arg("use_varlen_dataset") and not arg("sequence_packing_scheduler")
+            else {}
+        ),
+    ),
     Row(("use_rotary_position_embeddings",), _positions),
     _switch("apply_query_key_layer_scaling", "attention_softmax_in_fp32"),
     _switch("apply_dsa_kernel_fusion", "dsa_kernel_backend", "cudnn"),
