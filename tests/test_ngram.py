@@ -71,7 +71,6 @@ def test_flash_next_is_counted_and_its_memory_refused() -> None:
     ("words", "said"),
     [
         ("--engram-vocab-sizes 20000 20000 --engram-layer-ids 3", "is cut over expert-parallel ranks alone"),
-        ("--offload-optimizer-states", "moments and main parameters are in host memory between steps"),
     ],
 )
 def test_what_is_known_of_arguments_that_are_not_modelled_is_said(words: str, said: str) -> None:

@@ -62,8 +62,8 @@ class Stage:
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """Build, load and save with allocated peaks of their own."""
-        return phases(self.rank, self.peak.steady)
+        """Build, load and save with allocated peaks of their own, and a first step that may need more than later ones."""
+        return phases(self.rank, self.peak)
 
     @cached_property
     def rollout(self) -> tuple[RolloutPhase, ...]:

@@ -11,7 +11,7 @@ import { Linked } from "./term";
 
 /** What a run does in a phase. */
 export const DOES: Readonly<Record<string, string>> = {
-  training: "train", load: "resume", save: "save", build: "build", generation: "generate", log_probs: "get log-probabilities",
+  training: "train", first_step: "take the first step", load: "resume", save: "save", build: "build", generation: "generate", log_probs: "get log-probabilities",
   reference: "run the reference", weight_sync: "hand over weights",
 };
 

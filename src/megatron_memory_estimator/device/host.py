@@ -26,6 +26,7 @@ from ..states.buffers import Buffer
 from ..states.fsdp import active
 from ..states.optimizers import optimizer_tensors
 from ..states.padding import default_bucket_size
+from ..states.state import STATE_PARTS, state_in_host_memory
 from ..tape.tensor import DTYPE_BYTES, ceil_div, largest
 from .checkpoint import by_rank
 from .terms import Range, Term
@@ -90,7 +91,12 @@ def any_rounding(nbytes: int) -> Range:
 
 def host_terms(job: TrainingJob, rank: Rank) -> list[HostTerm]:
     """Host memory of one rank during training."""
-    pinned = [*offloaded_optimizer(rank), *offloaded_activations(job, rank), *rollout_copies(job, rank)]
+    pinned = [
+        *offloaded_optimizer(rank),
+        *chunked_state(rank),
+        *offloaded_activations(job, rank),
+        *rollout_copies(job, rank),
+    ]
     saved = Pinned("checkpoint while it is written", *staged(job, rank), "filesystem_async.py: staged before the write")
     added = Range(sum(one.rounding.low for one in pinned), sum(one.rounding.high for one in (*pinned, saved)))
     return [
@@ -163,6 +169,12 @@ def offloaded_optimizer(rank: Rank) -> Iterator[Pinned]:
     yield Pinned("optimizer offload", 4 * each * count, added, "hybrid_optimizer.py: 16 bytes per parameter")
 
 
+def chunked_state(rank: Rank) -> Iterator[Pinned]:
+    """Optimizer state that is in host memory between steps."""
+    if size := state_in_host_memory(rank.context, rank.buffers):
+        yield Pinned("optimizer state (offload)", size, any_rounding(size), "chunked_optimizer_state_offload: pinned")
+
+
 def offloaded_activations(job: TrainingJob, rank: Rank) -> Iterator[Pinned]:
     """Activations in host memory, of every microbatch in flight."""
     away = [
@@ -182,11 +194,20 @@ def offloaded_activations(job: TrainingJob, rank: Rank) -> Iterator[Pinned]:
 
 
 def rollout_copies(job: TrainingJob, rank: Rank) -> Iterator[Pinned]:
-    """What is moved to the host between the phases of reinforcement learning; gradients are not copied, their memory is freed."""
+    """What is moved to the host between the phases of reinforcement learning. Gradients are not copied, their memory is freed; but
+    torch_memory_saver copies all that it pauses, unless a buffer has no backup.
+
+    Sources: THUDM/slime `slime/ray/actor_group.py` (TMS_INIT_ENABLE_CPU_BACKUP); Megatron-LM PR 5103
+    (disable_grad_buffers_cpu_backup, disable_param_buffers_cpu_backup).
+    """
     r = job.rollout
     moved = {*r.rollout_offload, *r.log_prob_offload}
-    for part in ("weights", "optimizer"):
-        size = sum(s.nbytes for s in rank.states if s.part == part and part in moved)
+    if not r.torch_memory_saver or r.disable_grad_buffers_cpu_backup:
+        moved -= {"gradients"}
+    again = r.torch_memory_saver and r.disable_param_buffers_cpu_backup
+    for part in STATE_PARTS:
+        here = (s for s in rank.states if s.part == part and part in moved and s.since != "optimizer")
+        size = sum(s.nbytes for s in here if not (again and part == "weights" and not s.frozen))
         if size:
             yield Pinned(f"{part} (offload between phases)", size, any_rounding(size), "pinned copies while others run")
     if r.reference_model in ("host", "offloaded"):

@@ -11,14 +11,16 @@ from functools import reduce
 from typing import NamedTuple
 
 from ..job.hardware import GIB
+from ..rank.peak import Peak, find_peak
 from ..rank.rank import Rank, state_bytes
 from ..states.fsdp import active, gathered_dtype, turned
-from ..states.state import State
+from ..states.state import State, is_second, model_state
 from ..tape.tensor import DTYPE_BYTES, ceil_div, largest
 from .checkpoint import adopts, by_rank, load_terms, save_terms, shards, tables_of
 from .terms import Range, Term, widest
 
 SOURCES = {
+    "first_step": "Megatron-LM dev megatron/training/arguments.py (chunked_optimizer_state_offload)",
     "load": "checkpointing.py (load_checkpoint), distrib_optimizer.py, fused_adam.py",
     "save": "dist_checkpointing/strategies/, distrib_optimizer.py",
 }
@@ -120,9 +122,25 @@ def _built(rank: Rank) -> tuple[int, list[tuple[int, int]], int]:
     return sum(weights for _, weights in sizes), sizes, beside
 
 
+def resident(rank: Rank) -> Rank:
+    """The rank with all of its optimizer's state on the GPU (no `chunked_optimizer_state_offload`)."""
+    c, training = rank.context, dataclasses.replace(rank.context.training, chunked_optimizer_state_offload=False)
+    c = dataclasses.replace(c, training=training)
+    others = (s for s in rank.states if s.frozen or is_second(s))
+    return dataclasses.replace(rank, context=c, states=(*model_state(c, list(rank.buffers)), *others))
+
+
+def first_step_range(rank: Rank, peak: Peak) -> Range:
+    """Allocated peak of a first step whose state is in host memory behind it: what later steps need at least, and the whole state on the
+    GPU from the start at most. Where the step makes the state is not public."""
+    return Range(peak.nbytes, largest(peak.nbytes, find_peak(resident(rank)).first_step))
+
+
 def load_range(rank: Rank) -> Range:
     """Allocated bytes of loading a checkpoint where the GPU is short of memory: the model state, and what `checkpoint.load_terms` says is
-    beside it."""
+    beside it. State that is in host memory between steps may be loaded there, or through the GPU."""
+    if rank.context.training.chunked_optimizer_state_offload:
+        return Range(loaded_state(rank), load_range(resident(rank)).high)
     state = loaded_state(rank)
     more = most(load_terms(rank, short=True))
     return Range(state + more.low, state + more.high)
@@ -134,7 +152,10 @@ def loaded_state(rank: Rank) -> int:
 
 
 def save_range(rank: Rank) -> Range:
-    """Bytes beside what is allocated between two steps while a checkpoint is saved."""
+    """Bytes beside what is allocated between two steps while a checkpoint is saved; none of state that is written from host memory, at
+    least."""
+    if rank.context.training.chunked_optimizer_state_offload:
+        return Range(0, save_range(resident(rank)).high)
     return most(save_terms(rank))
 
 
@@ -145,6 +166,8 @@ def most(moments: Sequence[Sequence[Term]]) -> Range:
 
 def load(rank: Rank) -> Phase:
     """Loading a checkpoint: the model state that is there then, and what `checkpoint.load_terms` says is beside it."""
+    if rank.context.training.chunked_optimizer_state_offload:
+        return _either("load", "model state", load_range(rank), loaded_state(rank), FROM_HOST)
     whole = rank.context.training.load_optim
     name = "model state" if whole else "model state before the first step"
     return _phase("load", name, loaded_state(rank), load_terms(rank), lower_load(rank))
@@ -152,8 +175,24 @@ def load(rank: Rank) -> Phase:
 
 def save(rank: Rank, steady: int) -> Phase:
     """Saving a checkpoint between two steps: shards are copied to the host, and what `checkpoint.save_terms` says is new."""
+    if rank.context.training.chunked_optimizer_state_offload:
+        found = Range(*(steady + more for more in save_range(rank)))
+        return _either("save", "allocated between two steps", found, steady, FROM_HOST)
     lower = FP32_MOMENTS if any(one.low for one in shards(rank)) else ""
     return _phase("save", "allocated between two steps", steady, save_terms(rank), lower)
+
+
+FROM_HOST = "as without chunked_optimizer_state_offload"
+"""What is beside a state in host memory, at most."""
+
+
+def _either(name: str, base: str, found: Range, least: int, more: str) -> Phase:
+    """A phase between what is surely there and what may be beside it."""
+    terms = (
+        Term(base, least, least, "the run's own state"),
+        Term(more, found.low - least, found.high - least, SOURCES[name]),
+    )
+    return Phase(name, found.low, found.high, SOURCES[name], terms)
 
 
 def _phase(name: str, base: str, size: int, moments: Sequence[Sequence[Term]], lower: str) -> Phase:
@@ -193,11 +232,16 @@ def lower_load(rank: Rank) -> str:
     return "; ".join(said)
 
 
-def phases(rank: Rank, steady: int) -> tuple[Phase, ...]:
-    """Build, load and save of a rank; `steady` is what it has allocated between two steps."""
+def phases(rank: Rank, peak: Peak) -> tuple[Phase, ...]:
+    """Build, load and save of a rank with this peak, and its first step where that may need more than later ones."""
     built = build(rank)
+    first = []
+    if rank.context.training.chunked_optimizer_state_offload:
+        more = "state that is still on the GPU"
+        first = [_either("first_step", "peak of later steps", first_step_range(rank, peak), peak.nbytes, more)]
     return (
+        *first,
         Phase("build", built, built, "megatron/core/distributed/param_and_grad_buffer.py"),
         load(rank),
-        save(rank, steady),
+        save(rank, peak.steady),
     )

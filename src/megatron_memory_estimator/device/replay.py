@@ -80,7 +80,7 @@ def refusal(job: TrainingJob) -> str:
         "overlap_moe_expert_parallel_comm": t.overlap_moe_expert_parallel_comm,
         "activation offloading": t.fine_grained_activation_offloading or bool(t.cpu_offloading_num_layers),
         "the paged stash": t.moe_paged_stash,
-        "an offloaded optimizer": t.optimizer_cpu_offload,
+        "an offloaded optimizer": t.optimizer_cpu_offload or t.chunked_optimizer_state_offload,
     }
     return ", ".join(name for name, found in reasons.items() if found)
 

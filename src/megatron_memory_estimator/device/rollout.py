@@ -108,7 +108,8 @@ def _engine_weights(job: TrainingJob) -> Term:
 def _resident(job: TrainingJob, rank: Rank, away: tuple[str, ...]) -> Iterator[Term]:
     """State of the trainer that is on the device."""
     for part in MOVED:
-        size = sum(s.nbytes for s in rank.states if s.part == part and not is_second(s))
+        here = (s for s in rank.states if s.part == part and s.since != "optimizer" and not is_second(s))
+        size = sum(s.nbytes for s in here)
         if part not in away and size:
             yield Term(part, size, size, "resident")
     for name in (REFERENCE, CRITIC):

@@ -13,7 +13,7 @@ from ..job.training_job import TrainingJob
 from ..rank.peak import Peak
 from ..rank.rank import Rank
 from .outside import outside_terms
-from .phases import build, built_apart, load_range, save_range
+from .phases import build, built_apart, first_step_range, load_range, save_range
 from .reserved import built_high, freed_bytes, graph_slack, loaded_high, slack, unused_bytes
 from .terms import Range, Term, widest
 
@@ -122,11 +122,13 @@ def allocated(job: TrainingJob, rank: Rank, peak: Peak, rollout: tuple[RolloutPh
     outside = Range(sum(term.low for term in terms), sum(term.high for term in terms))
     makers: dict[str, Callable[[], Range]] = {
         "training": lambda: _with_graphs(job, rank, peak),
+        "first_step": lambda: first_step_range(rank, peak),
         "load": lambda: load_range(rank),
         "save": lambda: Range(*(peak.steady + more for more in save_range(rank))),
         "build": lambda: Range(build(rank), built_apart(rank)),
     }
-    found = {phase: makers[phase]() for phase in makers if phase in job.env.phases}
+    without = () if job.training.chunked_optimizer_state_offload else ("first_step",)
+    found = {phase: makers[phase]() for phase in makers if phase in job.env.phases and phase not in without}
     around = [phase for phase in rollout if phase.name in job.env.phases]
     found |= {phase.name: phase.allocated for phase in around}
     beside = {phase.name: phase.beside for phase in around}

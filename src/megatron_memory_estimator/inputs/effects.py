@@ -9,6 +9,7 @@ from typing import Any
 from ..job.choices import NEWEST
 from ..job.layout import Layout
 from ..job.model import Model
+from ..job.rollout import Rollout
 from ..job.settings import Owner
 from ..job.training import OFFLOADED_LOADS, Training
 from ..modules.kinds import has_compressed, kinds_in, owners_of, recomputable
@@ -92,6 +93,15 @@ def _of_recomputation(model: Model, t: Training) -> Iterator[str]:
         for name in ("recompute_method", "recompute_num_layers"):
             if getattr(t, name) is not None:
                 yield f"{name} has no effect without recompute_granularity=full"
+
+
+def not_backed_up(r: Rollout) -> Iterator[str]:
+    """Buffers without a host copy where nothing has one."""
+    names = [
+        name for name in ("disable_grad_buffers_cpu_backup", "disable_param_buffers_cpu_backup") if getattr(r, name)
+    ]
+    if names and not (r.torch_memory_saver and r.rollout_offload):
+        yield f"{all_of(names)} has no effect without torch_memory_saver and rollout_offload"
 
 
 def _of_rows_and_losses(t: Training) -> Iterator[str]:

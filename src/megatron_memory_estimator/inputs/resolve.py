@@ -32,7 +32,7 @@ from ..rank.schedule import saturating_microbatches
 from ..wording import plain, shown
 from .containers import contained
 from .door_defaults import MEGATRON_CORE, MEGATRON_LM, decided, open_settings, over_a_model, under_a_model
-from .effects import not_established, not_run, not_timed, without_effect
+from .effects import not_backed_up, not_established, not_run, not_timed, without_effect
 from .environment import environment_settings
 from .everyday import in_megatrons_words
 from .loaded_model import LONGEST_NAME, LoadedModel
@@ -322,6 +322,7 @@ def _warnings(job: TrainingJob, loaded: LoadedModel, given: Mapping[str, Any], *
         )
     yield from without_effect(job.model, job.training, given)
     yield from not_established(job.model, job.layout, job.training)
+    yield from not_backed_up(job.rollout)
     yield from not_run(job.model, job.training)
     yield from not_timed(job.model, job.training)
     if job.rollout.shares_gpus and job.rollout.rollout_memory_share is None:

@@ -110,6 +110,8 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
         out.setdefault("routing_phase", "forced_balance")
     if out.pop("hybrid_context_parallel", False):  # the older name
         out.setdefault("dynamic_context_parallel", True)
+    if out.pop("offload_optimizer_states", False):  # another name
+        out.setdefault("chunked_optimizer_state_offload", True)
     if out.pop("use_varlen_dataset", False):
         out.setdefault("sequence_packing_scheduler", "dp_balanced")
     if out.pop("moe_enable_deepep", False):

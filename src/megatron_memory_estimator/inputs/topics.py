@@ -59,6 +59,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
     "offloading": (
         "cpu_offloading_num_layers", "cpu_offloading_double_buffering", "fine_grained_activation_offloading", "offload_modules",
         "min_offloaded_tensor_size", "activation_offload_fraction", "optimizer_cpu_offload", "optimizer_offload_fraction",
+        "chunked_optimizer_state_offload", "optimizer_state_offload_chunk_size_mb", "optimizer_state_offload_fraction",
         "moe_paged_stash", "moe_paged_stash_buffer_size_factor_cuda", "moe_paged_stash_buffer_size_factor_cpu",
     ),
     "CUDA graphs": ("cuda_graph_impl", "cuda_graph_modules", "cuda_graph_warmup_steps"),
@@ -76,6 +77,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "loss_function", "loss_chunk_size", "loss_entropy", "loss_temperature", "rollout_engine", "rollout_colocated",
         "rollout_memory_share", "rollout_tensor_parallel_size", "rollout_sleeps", "rollout_offload", "log_prob_offload",
         "log_prob_micro_batch_tokens", "reference_model", "critic_model", "weight_sync_bytes",
+        "torch_memory_saver", "disable_grad_buffers_cpu_backup", "disable_param_buffers_cpu_backup",
     ),
     "fine-tuning": (
         "peft", "peft_dim", "peft_target_modules", "images", "image_tokens", "audio_tokens", "freeze_language_model",

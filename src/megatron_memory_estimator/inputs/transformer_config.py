@@ -134,8 +134,6 @@ NGRAMS = (
     "with Adam at expert data parallelism of 1"
 )
 KNOWN = {
-    "chunked_optimizer_state_offload": "moments and main parameters are in host memory between steps; about two chunks of "
-    "optimizer_state_offload_chunk_size_mb, and a window of main parameters, are on the GPU in a step",
     "engram_vocab_sizes": NGRAMS,
     "engram_layer_ids": NGRAMS,
 }

@@ -24,8 +24,8 @@ experts; converged pretraining; fine-tuning on a narrow domain."""
 ROLLOUT_PHASES = ("generation", "log_probs", "reference", "weight_sync")
 """Phases of a step of reinforcement learning beside its training: the engine generates samples; the policy, and a reference that comes
 and goes, take log-probabilities; the engine gets the new weights."""
-PHASES = ("training", "load", "save", "build", *ROLLOUT_PHASES)
-"""Phases of a run whose memory a verdict holds: its steps (the first of a fresh run is never above the others), loading a checkpoint with
+PHASES = ("training", "first_step", "load", "save", "build", *ROLLOUT_PHASES)
+"""Phases of a run whose memory a verdict holds: its steps, the first one where that may be above the others, loading a checkpoint with
 optimizer state, saving one, building the model, and those of reinforcement learning where there are any."""
 By = Literal["tensor", "parameter", "module", "layer"]
 WAYS: tuple[By, ...] = get_args(By)

@@ -47,6 +47,14 @@ class Rollout:
         "PPO's critic, as large as the policy: on the device beside it, or each offloaded while the other trains",
         choices=("none", "device", "in_turn"),
     )
+    torch_memory_saver: bool = setting(
+        False,
+        "what of the trainer leaves is paused by torch_memory_saver: gradient buffers have a copy in host memory too",
+    )
+    disable_grad_buffers_cpu_backup: bool = setting(False, "torch_memory_saver: gradient buffers have no copy")
+    disable_param_buffers_cpu_backup: bool = setting(
+        False, "torch_memory_saver: parameter buffers have no copy; they come back from the main parameters"
+    )
     weight_sync_bytes: int = setting(0, "bytes of a bucket of the weight sync to the engine")
 
     def __post_init__(self) -> None:

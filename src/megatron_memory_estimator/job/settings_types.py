@@ -32,7 +32,7 @@ Door = Literal[
     "megatron-lm", "bridge", "verl", "verl-0.8", "nemo-rl", "slime", "skyrl", "areal", "roll", "chatlearn", "ms-swift", "llama-factory",
     "primus"
 ]
-Phases = Literal["training", "load", "save", "build", "generation", "log_probs", "reference", "weight_sync"]
+Phases = Literal["training", "first_step", "load", "save", "build", "generation", "log_probs", "reference", "weight_sync"]
 
 
 class Settings(TypedDict, total=False):
@@ -167,6 +167,9 @@ class Settings(TypedDict, total=False):
     activation_offload_fraction: float  # fine-grained offloading: share of the layers, the first ones
     optimizer_cpu_offload: bool  # optimizer state and step in host memory
     optimizer_offload_fraction: float  # share of the optimizer state that is offloaded
+    chunked_optimizer_state_offload: bool  # optimizer state in host memory between steps, stepped on the GPU in chunks
+    optimizer_state_offload_chunk_size_mb: int  # chunked_optimizer_state_offload: MB of a chunk, two of which are on the GPU; 0: all of ...
+    optimizer_state_offload_fraction: float  # chunked_optimizer_state_offload: share of the optimizer state that is offloaded
     cuda_graph_impl: Literal["none", "local", "transformer_engine", "full_iteration"]  # CUDA graphs: of layers, or of the whole iteration
     cuda_graph_modules: CudaGraphModules | Sequence[CudaGraphModules]  # what is captured of a layer; default all of it
     cuda_graph_warmup_steps: int  # steps without CUDA graphs at the start
@@ -222,6 +225,9 @@ class Settings(TypedDict, total=False):
     log_prob_micro_batch_tokens: int | None  # tokens of a microbatch of that forward, before context parallelism; default: those of ...
     reference_model: Literal["none", "host", "device", "offloaded"]  # the reference policy: in host memory and swapped into the ...
     critic_model: Literal["none", "device", "in_turn"]  # PPO's critic, as large as the policy: on the device beside it, or each ...
+    torch_memory_saver: bool  # what of the trainer leaves is paused by torch_memory_saver: gradient buffers have a copy in host memory too
+    disable_grad_buffers_cpu_backup: bool  # torch_memory_saver: gradient buffers have no copy
+    disable_param_buffers_cpu_backup: bool  # torch_memory_saver: parameter buffers have no copy; they come back from the main parameters
     weight_sync_bytes: int  # bytes of a bucket of the weight sync to the engine
 
     # model (overrides of the config)

@@ -285,6 +285,15 @@ class Training(Loss, Checkpointing, CompressedTraining, Packing, TowerTraining, 
     activation_offload_fraction: float = setting(1.0, "fine-grained offloading: share of the layers, the first ones")
     optimizer_cpu_offload: bool = setting(False, "optimizer state and step in host memory")
     optimizer_offload_fraction: float = setting(1.0, "share of the optimizer state that is offloaded")
+    chunked_optimizer_state_offload: bool = setting(
+        False, "optimizer state in host memory between steps, stepped on the GPU in chunks"
+    )
+    optimizer_state_offload_chunk_size_mb: int = setting(
+        0, "chunked_optimizer_state_offload: MB of a chunk, two of which are on the GPU; 0: all of the state at once"
+    )
+    optimizer_state_offload_fraction: float = setting(
+        1.0, "chunked_optimizer_state_offload: share of the optimizer state that is offloaded"
+    )
     cuda_graph_impl: str = setting(
         "none", "CUDA graphs: of layers, or of the whole iteration",
         choices=("none", "local", "transformer_engine", "full_iteration"),

@@ -45,6 +45,7 @@ from .precision import gpu, low_precision
 from .training import (
     checkpoint_format,
     checkpoints,
+    chunked_state,
     deferred_wgrads,
     dynamic_context,
     fully_sharded,
@@ -91,6 +92,7 @@ SWITCHES: tuple[Rules, ...] = (
     weight_shards,
     dynamic_context,
     offloading,
+    chunked_state,
     checkpoints,
     checkpoint_format,
     sequence_parallel,

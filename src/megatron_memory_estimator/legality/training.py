@@ -16,7 +16,7 @@ from ..states.optimizers import OPTIMIZERS
 from ..wording import all_of
 
 STATE_DTYPES = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
-FRACTIONS = ("optimizer_offload_fraction", "activation_offload_fraction")
+FRACTIONS = ("optimizer_offload_fraction", "activation_offload_fraction", "optimizer_state_offload_fraction")
 MOST_CHECKPOINTED = 1000
 OF_EXPERTS = ("expert_fc1", "moe_act", "fused_group_mlp")
 """Offloaded modules that are parts of the routed experts."""
@@ -188,6 +188,35 @@ def sequence_parallel(model: Model, layout: Layout, training: Training) -> Itera
         yield from broken_if(((without, "tp-overlap-needs-sequence-parallel"), (not t.te_spec, "tp-overlap-needs-te")))
 
 
+def chunked_state(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What optimizer state that is in host memory between steps needs and excludes."""
+    t = training
+    if not t.chunked_optimizer_state_offload:
+        return
+    if t.optimizer_state_offload_chunk_size_mb < 0:
+        yield broken(
+            "negative", setting=("optimizer_state_offload_chunk_size_mb", t.optimizer_state_offload_chunk_size_mb)
+        )
+    excluded = {
+        "fully sharded data parallelism": t.use_megatron_fsdp or t.use_torch_fsdp2,
+        "optimizer_cpu_offload": t.optimizer_cpu_offload,
+        "async_save": t.async_save,
+        "CUDA graphs of the whole iteration": t.cuda_graph_impl == "full_iteration",
+        "ckpt_format torch": t.ckpt_format == "torch",
+    }
+    unknown = {
+        f"optimizer={t.optimizer}": not OPTIMIZERS[t.optimizer].offloaded,
+        "weights in low precision": bool(t.low_precision_weights),
+        "optimizers without use_distributed_optimizer": not t.use_distributed_optimizer,
+    }
+    if t.mcore < SECOND_VERSION:
+        yield broken("chunked-state-of-newer-version")
+    if names := [name for name, on in excluded.items() if on]:
+        yield broken("chunked-state-excludes", names=all_of(names))
+    if names := [name for name, on in unknown.items() if on]:
+        yield broken("chunked-state-not-modelled", names=all_of(names))
+
+
 def dynamic_context(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """What ranks that follow the length of a sample exclude."""
     t = training
@@ -330,7 +359,7 @@ def offloading(model: Model, layout: Layout, training: Training) -> Iterator[Vio
     t = training
     if t.optimizer_cpu_offload:
         yield from _offloaded_optimizer(training)
-    used = t.optimizer_cpu_offload, t.fine_grained_activation_offloading
+    used = t.optimizer_cpu_offload, t.fine_grained_activation_offloading, t.chunked_optimizer_state_offload
     for name, on in zip(FRACTIONS, used, strict=True):
         if on and not 0 <= getattr(t, name) <= 1:
             yield broken("offload-fraction", fraction=(name, getattr(t, name)))

@@ -38,6 +38,10 @@ def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int |
         raise UnsupportedError(
             "plan does not search layouts of dynamic_context_parallel, whose ranks follow the samples; estimate, advise and compare take it"
         )
+    if job.training.chunked_optimizer_state_offload:
+        raise UnsupportedError(
+            "plan does not search layouts of chunked_optimizer_state_offload; estimate, advise and compare take a layout with it"
+        )
     if job.rollout.has_phases:
         raise UnsupportedError(
             "plan does not search layouts of reinforcement learning; estimate and advise hold its phases, compare takes several layouts"

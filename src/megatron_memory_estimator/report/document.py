@@ -367,6 +367,8 @@ def features_text(t: Training) -> Iterator[str]:
         yield "layers of towers recomputed"
     if t.dynamic_context_parallel:
         yield "dynamic cp"
+    if t.chunked_optimizer_state_offload:
+        yield f"optimizer state offloaded {t.optimizer_state_offload_fraction:.0%} in chunks"
     if t.optimizer_cpu_offload:
         yield f"optimizer offloaded {t.optimizer_offload_fraction:.0%}"
     if t.cpu_offloading_num_layers:

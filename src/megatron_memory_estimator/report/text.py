@@ -114,6 +114,7 @@ def _shares(terms: tuple[Term, ...], outside: int) -> tuple[int, ...]:
 
 
 PHASES = {
+    "first_step": "The first step of a fresh run",
     "build": "Building the model",
     "load": "Loading a checkpoint with optimizer state",
     "save": "Saving a checkpoint",

@@ -36,6 +36,7 @@ class Doing(NamedTuple):
 
 DOES = {
     "training": Doing("Trains", "train", "training"),
+    "first_step": Doing("Takes its first step", "take its first step", "the first step"),
     "load": Doing("Resumes with optimizer state", "resume with optimizer state", "loading"),
     "save": Doing("Saves a checkpoint", "save a checkpoint", "saving"),
     "build": Doing("Is built", "be built", "building the model"),

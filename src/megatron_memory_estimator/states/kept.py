@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, Protocol
 
+from ..tape.tensor import DTYPE_BYTES
+
 Since = Literal["setup", "first step", "step", "optimizer"]
 """From when a tensor exists: from construction, or from the first optimizer step on; "step": from an optimizer step to the next
 zeroing of gradients, between two steps but never together with activations; "optimizer": during the step alone."""
@@ -17,6 +19,16 @@ class Kept(NamedTuple):
     numel: int
     since: Since
     saved: bool = True
+
+    @property
+    def main(self) -> bool:
+        """Whether it is of the main parameters."""
+        return self.name.startswith("main_param")
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        return self.numel * DTYPE_BYTES[self.dtype]
 
 
 class Owned(Protocol):

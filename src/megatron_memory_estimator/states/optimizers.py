@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from ..job.training import Training
 from ..modules.context import Context
+from ..tape.tensor import whole_below
 from .fsdp import active
 from .kept import Kept, Owned
 
@@ -162,11 +163,35 @@ def optimizer_tensors(c: Context, buffer: Owned) -> list[Kept]:
     return [*found, *row.moments(t, buffer)]
 
 
+def in_host_memory(c: Context, tensors: list[Kept]) -> list[Kept]:
+    """What `chunked_optimizer_state_offload` has in host memory between steps, of what the optimizer keeps.
+
+    Source: Megatron-LM `dev`, `megatron/training/arguments.py` (chunked_optimizer_state_offload): moments and fp32 main parameters.
+    """
+    t = c.training
+    if not t.chunked_optimizer_state_offload:
+        return []
+    share = t.optimizer_state_offload_fraction
+    return [one._replace(numel=whole_below(one.numel * share)) for one in tensors if one.saved]
+
+
+def between_steps(c: Context, tensors: list[Kept]) -> list[Kept]:
+    """What is on the GPU of what the optimizer keeps: without what is in host memory between steps, whose main parameters come back whole
+    for the step (the moments: `state.chunks_of_moments`)."""
+    away = {one.name: one.numel for one in in_host_memory(c, tensors)}
+    if not away:
+        return tensors
+    rest = (one._replace(numel=one.numel - away.get(one.name, 0)) for one in tensors)
+    back = (one._replace(since="optimizer", saved=False) for one in in_host_memory(c, tensors) if one.main)
+    return [one for one in (*rest, *back) if not isinstance(one.numel, int) or one.numel]
+
+
 def beside_torch_format(t: Training) -> list[str]:
     """What of a training a load and a save of `--ckpt-format torch` are not modelled with, in words."""
     others = {
         "optimizer_cpu_offload": t.optimizer_cpu_offload,
         f"optimizer={t.optimizer}": OPTIMIZERS[t.optimizer].by_matrix,
         "weights in low precision": t.low_precision_weights,
+        "chunked_optimizer_state_offload": t.chunked_optimizer_state_offload,
     }
     return [name for name, on in others.items() if on]

@@ -10,17 +10,18 @@ modelscope/ms-swift `swift/megatron/trainers/rlhf_mixin.py` (ref_models).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import Literal, NamedTuple, get_args
 
 from ..job.rollout import Rollout
 from ..modules.context import Context
 from ..modules.quantization import RECIPES, data_bytes, orientations, scale_bytes
-from ..tape.tensor import DTYPE_BYTES, Param, ceil_div, largest
+from ..tape.tensor import DTYPE_BYTES, Param, ceil_div, largest, smallest
 from .buffers import Buffer, by_layout, deals_whole
 from .fsdp import active
 from .kept import Since
-from .optimizers import megatron_masters, optimizer_tensors
+from .optimizers import between_steps, in_host_memory, megatron_masters, optimizer_tensors
 
 StatePart = Literal["weights", "gradients", "optimizer"]
 STATE_PARTS: tuple[StatePart, ...] = get_args(StatePart)
@@ -82,7 +83,8 @@ def frozen_weights(c: Context, chunk: int, params: list[tuple[Param, int]]) -> l
 
 def model_state(c: Context, buffers: list[Buffer]) -> list[State]:
     """Every state tensor of a rank."""
-    return [*(state for buffer in buffers for state in buffer_state(c, buffer)), *quantized_masters(c, buffers)]
+    states = (state for buffer in buffers for state in buffer_state(c, buffer))
+    return [*states, *quantized_masters(c, buffers), *chunks_of_moments(c, buffers)]
 
 
 def buffer_state(c: Context, buffer: Buffer) -> list[State]:
@@ -99,7 +101,7 @@ def buffer_state(c: Context, buffer: Buffer) -> list[State]:
         found = [_state("weights", "weights", buffer, buffer.param_dtype, share, "setup", where)]
     share, why = ceil_div(buffer.numel, buffer.grad_ways), "contiguous gradient buffer"
     found.append(_state("gradients", "main_grad", buffer, buffer.grad_dtype, share, "setup", why))
-    for kept in optimizer_tensors(c, buffer):
+    for kept in between_steps(c, optimizer_tensors(c, buffer)):
         since = kept.since
         # made at once for sharded checkpoints; in the first measured peaks
         if t.use_megatron_fsdp and since == "first step":
@@ -107,6 +109,30 @@ def buffer_state(c: Context, buffer: Buffer) -> list[State]:
         one = _state("optimizer", kept.name, buffer, kept.dtype, kept.numel, since, buffer.share)
         found.append(one._replace(saved=kept.saved))
     return found
+
+
+def state_in_host_memory(c: Context, buffers: Sequence[Buffer]) -> int:
+    """Bytes of the optimizer's state that is in host memory between steps (`chunked_optimizer_state_offload`)."""
+    if not c.training.chunked_optimizer_state_offload:
+        return 0
+    return sum(one.nbytes for buffer in buffers for one in in_host_memory(c, optimizer_tensors(c, buffer)))
+
+
+def chunks_of_moments(c: Context, buffers: list[Buffer]) -> list[State]:
+    """Two chunks of the moments that are in host memory between steps, all of them where a chunk has no size."""
+    away = [one for buffer in buffers for one in in_host_memory(c, optimizer_tensors(c, buffer)) if not one.main]
+    every = sum(one.nbytes for one in away)
+    if not away:
+        return []
+    chunk = MB * c.training.optimizer_state_offload_chunk_size_mb
+    size = smallest(every, 2 * chunk) if chunk else every
+    return [
+        State("optimizer", "moments back on the GPU", "", 0, "uint8", size, size, "optimizer", "two chunks at a time")
+    ]
+
+
+MB = 2**20
+"""Bytes of a unit of optimizer_state_offload_chunk_size_mb."""
 
 
 def quantized_masters(c: Context, buffers: list[Buffer]) -> list[State]:

@@ -36,6 +36,7 @@ from ..modules.layers import Declaration, layer_unit, mtp_unit, output_unit
 from ..rank.declare import Declarer
 from ..rank.rank import Rank
 from ..states.fsdp import active
+from ..states.state import state_in_host_memory
 from ..tape.ops import flattened
 from ..tape.tensor import DTYPE_BYTES, chosen, total
 from ..tape.work import Gemm
@@ -127,15 +128,16 @@ def exposed(c: Context, reduce: Any, gather: Any, forward: Any, backward: Any) -
 def optimizer(m: Machine, c: Context, rank: Rank) -> Any:
     """Seconds of the optimizer step: what it keeps is read and written, as are fp32 copies of gradients and moments that exist
     during the step; gradients are read and weights written; both before that pass through memory (PASSES, OWNED). What is offloaded is
-    stepped on the host."""
-    kept = sum(state.nbytes for state in rank.states if state.part == "optimizer")
+    stepped on the host. State that is there between steps is copied in and out, one after the other (no public rate; an upper bound)."""
+    away = state_in_host_memory(c, rank.buffers)
+    kept = sum(s.nbytes for s in rank.states if s.part == "optimizer" and not (away and s.since == "optimizer")) + away
     owned: Any = 0
     grads: Any = 0
     for buffer in rank.buffers:
         grad = DTYPE_BYTES[buffer.grad_dtype]
         owned = owned + buffer.owned * (OWNED * grad + DTYPE_BYTES[buffer.param_dtype])
         grads = grads + buffer.numel * grad
-    return (2 * kept + owned + grads * PASSES) / m.hbm + offloaded_seconds(m, rank)
+    return (2 * kept + owned + grads * PASSES) / m.hbm + offloaded_seconds(m, rank) + 2 * away / link(m)
 
 
 def step_parts(
@@ -252,7 +254,10 @@ otherwise (pytorch `torch/distributed/run.py`)."""
 
 def offloaded_seconds(m: Machine, rank: Rank) -> Any:
     """Seconds of the offloaded part of an optimizer step on one rank; 0 where nothing is offloaded."""
-    gpu = m.gpu
-    link = (GRACE_LINK if gpu.host == "grace" else LINK[gpu.family]) * LINK_SHARE
     count = sum((buffer.offloaded for buffer in rank.buffers), 0)
-    return count * (COPIED / link + TOUCHED / CORE[gpu.host])
+    return count * (COPIED / link(m) + TOUCHED / CORE[m.gpu.host])
+
+
+def link(m: Machine) -> float:
+    """Bytes a second that a copy between host and GPU reaches, one way."""
+    return (GRACE_LINK if m.gpu.host == "grace" else LINK[m.gpu.family]) * LINK_SHARE

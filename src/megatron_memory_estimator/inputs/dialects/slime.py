@@ -340,7 +340,7 @@ def _around(found: Found, questions: list[Question], warnings: list[str], log_pr
     sleeps = colocated and _switch(found, "offload_rollout", True)
     values |= engine("sglang", "", colocated=colocated, sleeps=sleeps, weight_sync_bytes=sync)[0]
     if critic or _switch(found, "offload_train", colocated):
-        values["rollout_offload"] = moved()
+        values |= {"rollout_offload": moved(), "torch_memory_saver": True}
     if colocated:
         values["rollout_tensor_parallel_size"] = positive(found, "rollout_num_gpus_per_engine", questions, 1)
         if "sglang_mem_fraction_static" in found:
