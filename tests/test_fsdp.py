@@ -127,6 +127,27 @@ def test_the_second_version_rests_at_sixteen_bytes_and_has_four_whole_buffers() 
     assert sum(backward.values()) == 4 * weight
 
 
+def test_experts_of_the_second_version_are_a_unit_of_their_own() -> None:
+    """Qwen3-30B-A3B, ep 4 on 16 GPUs: 32 local experts of 3 x 2048 x 768 over 4 ranks, the rest of a layer over 16. A layer and its experts
+    are whole while they run, and the rest of the next layer; gradients are two whole layers at most."""
+    given = {
+        "ep": 4,
+        "seq_length": 1024,
+        "use_megatron_fsdp": True,
+        "data_parallel_sharding_strategy": "optim_grads_params",
+        **SECOND,
+    }
+    found = estimate(TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 16, gpu="H100", **given)).stages[0]
+    experts = 32 * 3 * 2048 * 768
+    rest = 2048 * (32 + 8) * 128 + 32 * 128 * 2048 + 128 * 2048 + 2 * 2048 + 2 * 128
+    whole = 2 * 151936 * 2048 + 2048
+    state = sum(s.nbytes for s in found.rank.states if s.since != "step")
+    assert state == pytest.approx(16 * 48 * experts / 4 + 16 * (48 * rest + whole) / 16, rel=1e-5)
+    forward, backward = beside(found)
+    assert forward == {"FSDP gathered weights": 2 * (experts + 2 * rest)}
+    assert backward == {**forward, "FSDP gradients before reduce-scatter": 2 * 2 * (experts + rest)}
+
+
 def test_more_ranks_never_cost_more_state() -> None:
     sizes = [sum(parts(estimate(small_job(n, use_megatron_fsdp=True)).stages[0])) for n in (1, 2, 4, 8)]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > sizes[-1]

@@ -77,7 +77,7 @@ def fully_sharded(model: Model, layout: Layout, training: Training) -> Iterator[
         if t.base_frozen:
             yield broken("megatron-fsdp-with-peft")
     if t.megatron_fsdp_version != 1:
-        yield from _second_version(model, layout, t)
+        yield from _second_version(layout, t)
     whole = t.use_megatron_fsdp and t.data_parallel_sharding_strategy == "optim_grads_params"
     if t.outer_dp_sharding_strategy == "optim" and not whole:
         yield broken("outer-sharding-needs-megatron-fsdp")
@@ -101,12 +101,12 @@ SECOND_VERSION = (0, 20)
 """The Megatron-Core that has version 2 of Megatron-FSDP."""
 
 
-def _second_version(model: Model, layout: Layout, t: Training) -> Iterator[Violation]:
+def _second_version(layout: Layout, t: Training) -> Iterator[Violation]:
     """What version 2 of Megatron-FSDP needs and excludes."""
     if t.megatron_fsdp_version != 2:
         yield broken("megatron-fsdp-versions")
         return
-    split = {TP: layout.tp, PP: layout.pp, CP: layout.cp}
+    split = {TP: layout.tp, PP: layout.pp, CP: layout.cp, ETP: layout.etp}
     excluded = {
         "outer_dp_sharding_strategy": t.outer_dp_sharding_strategy != "no_shard",
         "gradient_accumulation_fusion": t.gradient_accumulation_fusion,
@@ -124,7 +124,6 @@ def _second_version(model: Model, layout: Layout, t: Training) -> Iterator[Viola
             (not t.use_megatron_fsdp, "megatron-fsdp-2-needs-fsdp"),
             (t.mcore < SECOND_VERSION, "megatron-fsdp-2-of-newer-version"),
             (not whole, "megatron-fsdp-2-shards-all"),
-            (model.has_moe, "megatron-fsdp-2-with-experts"),
         )
     )
     if any(size > 1 for size in split.values()):

@@ -13,7 +13,9 @@ F is the data-parallel group (times context parallelism) of one instance; with o
 also sharded over the instances. torch FSDP2 shards as optim_grads_params and keeps one unit ahead.
 
 So does version 2 of Megatron-FSDP (`mcore_fsdp_adapter.py`, FullyShardedDataParallelV2, of Megatron-LM's main), which has at most four
-whole buffers, two of weights and two of gradients (`tests/unit_tests/distributed/mfsdp_v2/test_memory.py`).
+whole buffers, two of weights and two of gradients (`tests/unit_tests/distributed/mfsdp_v2/test_memory.py`). A layer's routed experts are a
+unit of their own inside the layer's, cut over the ranks of expert data parallelism: with the layer and its experts in use, only the rest of
+a layer is gathered ahead, as its unit and not its experts' is the next.
 
 Source: Megatron-LM `megatron/core/distributed/fsdp/src/megatron_fsdp/param_and_grad_buffer.py`, `megatron_fsdp.py`,
 `torch_fully_sharded_data_parallel.py`.
@@ -80,8 +82,9 @@ def gathered(
     numel = sum(p.numel for p in params if not p.frozen)
     if isinstance(numel, int) and not numel:
         return (), ()
-    ahead = numel
-    reduced = numel
+    ahead = reduced = numel
+    if t.use_megatron_fsdp and t.megatron_fsdp_version == 2:
+        ahead = numel - sum(p.numel for p in params if p.split == "expert" and not p.frozen)
     if t.megatron_fsdp_version == 1 and t.use_megatron_fsdp and units:
         size = t.suggested_communication_unit_size or largest(UNIT_SIZE, 2 * numel)
         ahead = ceil_div(size // 2, numel) * numel
