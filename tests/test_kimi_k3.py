@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, UnsupportedError, estimate
+from megatron_memory_estimator import plan as planned
 from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.modules.gated_delta_net import RULE_FLOPS
 from megatron_memory_estimator.modules.layers import Declaration, layer_unit
@@ -170,3 +171,70 @@ def test_a_norm_op_by_op_has_a_statistic_of_each_token_of_all_sequences() -> Non
     saved = trace(layer("k3_mla+k3_moe@bank1", micro_batch_size=2).unit).saved
     found = {live.tensor.name: live.tensor.nbytes for live in saved if live.tensor.name.endswith("_layernorm.rsigma")}
     assert found["self_attention.q_a_layernorm.rsigma"] == found["self_attention.kv_a_layernorm.rsigma"] == 4 * 2 * S
+
+
+LORA: dict[str, Any] = {
+    "peft": "lora", "peft_dim": 16, "peft_experts": "linear_out_each",
+    "peft_target_modules": ("o_proj", "q_a_proj", "kv_a_proj_with_mqa", "linear_fc1", "linear_fc2"),
+}  # fmt: skip
+"""Adapters as radixark/miles trains them (pull request 1825): rank 16, one linear_in for all experts and a linear_out for each."""
+
+
+def adapters(**settings: Any) -> dict[str, int]:
+    """Elements of adapters of all ranks of a pipeline on 64 GPUs by the linear beside them, experts of one expert-parallel rank."""
+    given = {"seq_length": S, "expert_model_parallel_size": 64, "router_imbalance": 1, **LORA, **settings}
+    found: dict[str, int] = {}
+    for stage in estimate(TrainingJob.from_hf(NAME, 64, **given)).stages:
+        for param, count in stage.rank.plans[0].params:
+            if ".adapter." in param.name:
+                key = param.name.split(".adapter.")[0].removeprefix("self_attention.")
+                found[key] = found.get(key, 0) + param.numel * count
+    return found
+
+
+def test_adapters_have_a_linear_in_for_all_experts_and_a_linear_out_for_each() -> None:
+    """By hand: 93 layers, 24 of latent attention, the first dense (33,792 wide), 92 with 896 experts of 3,584 x 3,072 and shared ones of
+    6,144; every linear_in is [16, in], every linear_out [out, 16]."""
+    model = job().model
+    shared, wide = model.moe_shared_expert_intermediate_size or 0, model.moe_ffn
+    assert (model.moe_latent_size, wide, shared) == (3584, 3072, 6144)
+    local = 896 // 64
+    assert adapters() == {
+        "o_proj": 93 * 16 * (H + 96 * 128),
+        "q_a_proj": 24 * 16 * (H + 1536),
+        "kv_a_proj_with_mqa": 24 * 16 * (H + 576),
+        "mlp.linear_fc1": 16 * (H + 2 * 33792),
+        "mlp.linear_fc2": 16 * (H + 33792),
+        "mlp.experts.linear_fc1": 92 * 16 * (3584 + local * 2 * wide),
+        "mlp.experts.linear_fc2": 92 * 16 * (wide + local * 3584),
+        "mlp.shared_experts.linear_fc1": 92 * 16 * (H + 2 * shared),
+        "mlp.shared_experts.linear_fc2": 92 * 16 * (H + shared),
+    }
+
+
+def test_one_adapter_of_all_local_experts_is_smaller() -> None:
+    """Megatron-Bridge's: a linear_out for the experts of a rank (`lora_layers.py`)."""
+    found = adapters(peft_experts="shared")
+    assert found["mlp.experts.linear_fc1"] == 92 * 16 * (3584 + 2 * 3072)
+
+
+def test_a_frozen_base_has_two_bytes_a_parameter_and_keeps_what_adapters_need() -> None:
+    """The base is in 16 bits but for convolutions, decays and time steps, which are in fp32 in its layers of delta attention. Sums over the
+    bank keep no normed rows without weights to train."""
+    plain, frozen = (estimate(job(pipeline_model_parallel_size=3, **more)).stages[1] for more in ({}, LORA))
+    weights = sum(s.nbytes for s in frozen.rank.states if s.frozen)
+    base = sum(p.numel * n * (4 if p.dtype == "fp32" else 2) for p, n in plain.rank.plans[0].params)
+    assert weights == base
+    names = {one.tensor.name for run in frozen.rank.plans[0].runs for one in run.trace.saved}
+    assert not any(name.endswith(("_res.normed", "layernorm.normed")) for name in names)
+    assert any(name.endswith("_res.values") for name in names)
+    assert kept(frozen.rank.plans[0]) < kept(plain.rank.plans[0])
+
+
+def test_plans_of_adapters_on_64_gpus_are_their_estimates() -> None:
+    """The only public runs are LoRA on 64 GB300: layouts fit, and are what the estimate says."""
+    asked = TrainingJob.from_hf(NAME, 64, gpu="GB300", seq_length=4096, **LORA)
+    found = planned(asked, {"micro_batch_size": "1", "recompute": "full"}, global_batch_size=64).found.plans
+    assert found
+    for one in found[:3]:
+        same_figures(one)

@@ -80,7 +80,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "torch_memory_saver", "disable_grad_buffers_cpu_backup", "disable_param_buffers_cpu_backup",
     ),
     "fine-tuning": (
-        "peft", "peft_dim", "peft_target_modules", "images", "image_tokens", "audio_tokens", "freeze_language_model",
+        "peft", "peft_dim", "peft_target_modules", "peft_experts", "images", "image_tokens", "audio_tokens", "freeze_language_model",
         "freeze_vision_model", "freeze_vision_projection", "freeze_audio_model", "vit_gradient_checkpointing",
     ),
     "model (overrides of the config)": (

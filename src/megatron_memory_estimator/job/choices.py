@@ -48,7 +48,7 @@ INSTALLED = {"transformer_engine_version": "2.20", "megatron_core_version": "0.1
 ADAPTED = (
     "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate",
     "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj", "in_proj", "out_proj",
-    "fc1_latent_proj", "fc2_latent_proj", "eh_proj",
+    "fc1_latent_proj", "fc2_latent_proj", "eh_proj", "o_proj", "q_a_proj", "kv_a_proj_with_mqa",
 )  # fmt: skip
 """Linears that can have an adapter."""
 LOSSES = (

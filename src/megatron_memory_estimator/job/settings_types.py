@@ -21,7 +21,7 @@ RecomputeModules = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "
 PeftTargetModules = Literal[
     "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate",
     "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj", "in_proj", "out_proj",
-    "fc1_latent_proj", "fc2_latent_proj", "eh_proj"
+    "fc1_latent_proj", "fc2_latent_proj", "eh_proj", "o_proj", "q_a_proj", "kv_a_proj_with_mqa"
 ]
 OffloadModules = Literal["attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act", "fused_group_mlp"]
 CudaGraphModules = Literal["attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"]
@@ -159,6 +159,7 @@ class Settings(TypedDict, total=False):
     peft: Literal["none", "lora", "canonical_lora", "dora"]  # parameter-efficient fine-tuning: the base is frozen, adapters are trained
     peft_dim: int  # rank of the adapters
     peft_target_modules: PeftTargetModules | Sequence[PeftTargetModules]  # linears with an adapter; default linear_qkv, linear_proj, ...
+    peft_experts: Literal["shared", "linear_out_each"]  # adapters of grouped experts: one for all experts of a rank, or one linear_in ...
     cpu_offloading_num_layers: int  # layers whose activations are offloaded to host memory
     cpu_offloading_double_buffering: bool  # layer-level offloading: two layers on their way instead of one
     fine_grained_activation_offloading: bool  # activations of modules are offloaded to host memory

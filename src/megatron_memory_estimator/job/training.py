@@ -272,6 +272,10 @@ class Training(Loss, Checkpointing, CompressedTraining, Packing, TowerTraining, 
     peft_target_modules: tuple[str, ...] = setting(
         (), "linears with an adapter; default linear_qkv, linear_proj, linear_fc1, linear_fc2", kind="list", choices=ADAPTED,
     )  # fmt: skip
+    peft_experts: str = setting(
+        "shared", "adapters of grouped experts: one for all experts of a rank, or one linear_in with a linear_out for each expert",
+        choices=("shared", "linear_out_each"), of="moe",
+    )  # fmt: skip
     cpu_offloading_num_layers: int = setting(0, "layers whose activations are offloaded to host memory")
     cpu_offloading_double_buffering: bool = setting(
         False, "layer-level offloading: two layers on their way instead of one"

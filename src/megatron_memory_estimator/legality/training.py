@@ -226,8 +226,11 @@ def dynamic_context(model: Model, layout: Layout, training: Training) -> Iterato
     least = t.min_dynamic_context_parallel_size
     if least < 1 or least & (least - 1):
         yield broken("dynamic-cp-least-is-a-power", min_dynamic_context_parallel_size=least)
-    if t.mcore < PACKS and (layout.pp > 1 or model.multi_latent_attention):
-        yield broken("dynamic-cp-of-newer-version")
+    if t.mcore < PACKS:
+        if layout.pp > 1:
+            yield broken("dynamic-cp-with-pp", {PP: layout.pp})
+        if model.multi_latent_attention:
+            yield broken("dynamic-cp-with-latent-attention")
     unknown = {
         "Megatron-FSDP": t.use_megatron_fsdp,
         "torch FSDP2": t.use_torch_fsdp2,

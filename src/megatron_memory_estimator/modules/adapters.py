@@ -5,7 +5,8 @@
 Beside a column-parallel linear, linear_in reads the input gathered over the sequence and is sharded over dim (its output is
 gathered), linear_out is sharded over out. Beside a row-parallel one, linear_in is sharded over in (its output is reduced),
 linear_out over out (its output is gathered, then scattered over the sequence). Both are Megatron's own linears and keep
-their inputs. A grouped linear of experts has one adapter for all local experts.
+their inputs. A grouped linear of experts has one adapter for all local experts, or (radixark/miles pull request 1825, Kimi-K3) one
+linear_in for all experts of the layer and a linear_out for each.
 
 Source: Megatron-Bridge `src/megatron/bridge/peft/` (utils.py ParallelLinearAdapter, lora_layers.py, dora_layers.py).
 """
@@ -25,6 +26,8 @@ CANONICAL = {
 }
 """Parts of a fused linear that canonical LoRA adapts one by one."""
 DEFAULT_TARGETS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+WHOLE = ("q_a_proj", "kv_a_proj_with_mqa")
+"""Linears whose adapter is whole on every rank, as they are."""
 MARK = ".adapter."
 """What tells an adapter's parameters from frozen ones."""
 
@@ -46,6 +49,9 @@ def adapters_of(c: Context, name: str) -> tuple[str, ...]:
 
 def adapter_params(c: Context, name: str, weight: Param) -> Module[None]:
     """Parameters of the adapters beside a linear of weight [out, in]."""
+    if name.endswith(WHOLE):
+        yield from whole_adapter_params(c, name, weight)
+        return
     out, inp = weight.shape
     dim = Dim("dim", c.training.peft_dim)
     expert = weight.split == "expert"
@@ -55,8 +61,11 @@ def adapter_params(c: Context, name: str, weight: Param) -> Module[None]:
         split = {"split": weight.split if expert else "tp", "expert_buffer": weight.expert_buffer, "gemm": "megatron"}
         first = (dim, inp) if axis in inp.axes else (c.dim("dim", dim.size, axis), inp)
         wide = out if axis in out.axes else c.dim(out.name, out.size, axis)
-        yield Param(f"{name}{MARK}{part}.linear_in.weight", first, **split)  # type: ignore[arg-type]
-        yield Param(f"{name}{MARK}{part}.linear_out.weight", (_part(c, wide, part), dim), **split)  # type: ignore[arg-type]
+        one, copies = split, 1
+        if expert and c.training.peft_experts == "linear_out_each":
+            one, copies = {**split, "split": "replicated", "expert_buffer": False}, weight.copies
+        yield Param(f"{name}{MARK}{part}.linear_in.weight", first, **one)  # type: ignore[arg-type]
+        yield Param(f"{name}{MARK}{part}.linear_out.weight", (_part(c, wide, part), dim), copies=copies, **split)  # type: ignore[arg-type]
         if c.training.peft == "dora":
             split["gemm"] = ""
             yield Param(f"{name}{MARK}{part}.weight_magnitude", (out,), matrix=False, **split)  # type: ignore[arg-type]

@@ -148,12 +148,14 @@ def aggregated(c: Context, name: str, prefix: Tensor, rows: int) -> Module[Tenso
     out = prefix.like(f"{name}_res.output", c.dtype)
     shape = (*prefix.shape[:-1], Dim("bank rows+1", rows + 1))
     values = c.new(f"{name}_res.values", *shape, c.hidden, dtype="fp32")
+    trained = not c.training.base_frozen  # only gradients of norm and score need the normed rows and either weight
+    weights = Dim("norm, score and their product", 3) if trained else Dim("product of norm and score", 1)
     kept = (
         values,
-        values.like(f"{name}_res.normed"),
+        *((values.like(f"{name}_res.normed"),) if trained else ()),
         c.new(f"{name}_res.rsigma", *shape, dtype="fp32"),
         c.new(f"{name}_res.probs", *shape, dtype="fp32"),
-        c.new(f"{name}_res.weights fp32", Dim("norm, score and their product", 3), c.hidden, dtype="fp32"),
+        c.new(f"{name}_res.weights fp32", weights, c.hidden, dtype="fp32"),
     )
     joined = c.new(f"{name}_res.bank and prefix", *shape, c.hidden)
     scratch = (joined, values.like(f"{name}_res.product"))
@@ -324,7 +326,7 @@ def kimi_rules(model: Model, layout: Layout, training: Training) -> Iterator[Vio
             (t.overlap_moe_expert_parallel_comm, "attention-residuals-with-a2a-overlap"),
             (t.moe_shared_expert_overlap, "attention-residuals-with-shared-expert-overlap"),
             (t.distribute_saved_activations, "attention-residuals-with-distributed-activations"),
-            (t.base_frozen, "attention-residuals-with-peft"),
+            (t.freeze_language_model, "attention-residuals-with-frozen-model"),
             (t.cpu_offloading_num_layers, "attention-residuals-with-offloading"),
         )
     )

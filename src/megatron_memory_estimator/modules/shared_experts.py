@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ..tape.ops import Item, Op
 from ..tape.tensor import Dim, Param, Tensor
+from .adapters import adapted
 from .context import Context
 from .linear import column_linear, gemm, keeps_original, kept_input, linear_params, row_linear, rows_of, weight_grad
 from .mlp import activation
@@ -144,16 +145,16 @@ def projected(c: Context, name: str, x: Tensor, weight: Param) -> Module[Tensor]
         backward=weight_grad(c, weight),
         work=(gemm(c, weight, rows_of(out)),),
     )
-    return out
+    return (yield from adapted(c, name, x, out, weight))
 
 
 def split_norm(c: Context, name: str, x: Tensor) -> Module[Tensor]:
-    """A norm op by op: its input in fp32, a statistic of each row and the normed rows without the weight stay."""
+    """A norm op by op: its input in fp32, a statistic of each row and, for the weight's gradient, the normed rows stay."""
     out = x.like(f"{name}.output")
     kept = (
         x.like(f"{name}.input fp32", "fp32"),
         c.new(f"{name}.rsigma", *x.shape[:-1], dtype="fp32"),
-        x.like(f"{name}.normed"),
+        *(() if c.training.base_frozen else (x.like(f"{name}.normed"),)),
     )
     scratch = (x.like(f"{name}.square", "fp32"),)
     grads = (x.like(f"{name}.grad fp32", "fp32"), x.like(f"{name}.second grad fp32", "fp32"))
