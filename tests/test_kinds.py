@@ -68,6 +68,11 @@ KIMI = {
     "moe_latent_norm": True, "moe_layer_freq": [0, 0, 1, 1], "activation_func": "situ", "position_embedding_type": "none",
     "bias_activation_fusion": False, "attention_dropout": 0.0, "hidden_dropout": 0.0,
 }  # fmt: skip
+GATED = {
+    **DELTA, "experimental_attention_variant": "gdn", "hc_lowrank": 16, "num_moe_experts": 4, "moe_ffn_hidden_size": 128,
+    "moe_shared_expert_intermediate_size": 128, "attention_output_gate": True, "qk_layernorm": True, "hidden_dropout": 0.0,
+    "attention_dropout": 0.0, "indexer_n_heads": 2, "indexer_head_dim": 16,
+}  # fmt: skip
 EXAMPLES: dict[str, dict[str, Any]] = {
     "gqa": {},
     "mla": LATENT,
@@ -101,6 +106,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "no_mlp": {"variants": {"few": {"mlp_block": "no_op"}}, "layer_variants": ["base", "few", "base", "few"]},
     "linear_mlp": {"variants": {"few": {"mlp_block": "linear"}}, "layer_variants": ["base", "few", "base", "few"]},
     **dict.fromkeys(("k3_kda", "k3_mla", "k3_dense", "k3_moe"), KIMI),
+    **dict.fromkeys(("gated_gdn", "gated_qsa", "gated_moe"), GATED),
     "dense": {},
     "moe": {
         "num_moe_experts": 4, "moe_ffn_hidden_size": 128, "moe_shared_expert_intermediate_size": 128, "moe_latent_size": 64,
@@ -243,7 +249,12 @@ def test_a_token_is_multiplied_with_every_matrix_of_a_kind_once_and_its_core_is_
         assert core / c.tokens.size == 2 * keys * m.num_attention_heads * 2 * m.v_head_dim + scores
     if row.heads and not row.sparse and row.state_heads == "none":
         widths = (m.qk_head_dim + m.qk_pos_emb_head_dim, m.v_head_dim) if row.latent else (m.head_dim, m.head_dim)
-        assert core / c.tokens.size == made.training.seq_length * m.num_attention_heads * sum(widths)
+        masked = kind == "gated_qsa"  # every pair, and the scores of its indexer
+        scores = 2 * 2 * 16 * 256 // 4 if masked else 0
+        assert (
+            core / c.tokens.size
+            == (1 + masked) * made.training.seq_length * m.num_attention_heads * sum(widths) + scores
+        )
 
 
 def test_every_kind_has_an_example_and_symbols_name_kinds() -> None:

@@ -19,7 +19,8 @@ from ..wording import all_of
 _SETTINGS = tuple(field for part in (Model, Layout, Training) for field in dataclasses.fields(part))
 PARTS: dict[str, str] = {
     "moe": "experts", "mla": "multi-latent attention", "mamba": "Mamba-2 layers", "gdn": "Gated DeltaNet layers", "dsa": "sparse attention",
-    "csa": "DeepSeek-V4 attention", "mhc": "hyper-connections", "kimi": "attention residuals", "parallel": "parallel attention",
+    "csa": "DeepSeek-V4 attention", "mhc": "hyper-connections", "gated": "gated residual streams",
+    "kimi": "attention residuals", "parallel": "parallel attention",
     "tower": "vision tower", "audio": "audio tower", "yarn": "YaRN positions",
 }  # fmt: skip
 """What an owner of settings is, in words."""

@@ -113,7 +113,9 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "dsa_indexer_topk", "dsa_indexer_topk_freq", "dsa_indexer_skip_topk_offset", "dsa_indexer_loss_coeff", "csa_compress_ratios",
         "csa_window_size", "csa_dense_mode", "o_groups", "o_lora_rank", "mamba_num_heads",
         "mamba_head_dim", "mamba_num_groups", "mamba_state_dim", "mamba_chunk_size", "mamba_rmsnorm", "falcon_h1",
-        "attn_res_block_size", "moe_latent_norm", "gemma4_dense", "per_layer_embed_dim",
+        "attn_res_block_size", "hc_lowrank", "indexer_n_heads", "indexer_head_dim", "indexer_compress_ratio",
+        "ple_layer_ids", "ple_embed_dim", "ple_conv_kernel_size", "ngram_table_rows",
+        "moe_latent_norm", "gemma4_dense", "per_layer_embed_dim",
         "per_layer_embed_vocab_size", "kv_shared", "kv_stored",
     ),
     "machine and libraries": (

@@ -17,6 +17,7 @@ from ..tape.tensor import round_up
 from ..wording import shown
 from .deepseek_v4 import CompressedModel
 from .falcon_h1 import FalconModel
+from .flash_next import FlashNextModel
 from .gemma4 import Gemma4Model
 from .kimi_k3 import KimiModel
 from .layer_kinds import (
@@ -59,7 +60,7 @@ def known_text(parameters: int) -> str:
 
 
 @dataclass(frozen=True)
-class Model(CompressedModel, KimiModel, Gemma4Model, FalconModel):
+class Model(CompressedModel, KimiModel, FlashNextModel, Gemma4Model, FalconModel):
     """A decoder-only GPT-like model. `None` means: derived from the other fields, or absent."""
 
     num_layers: int = setting(0, "decoder layers, without MTP")
@@ -332,6 +333,11 @@ class Model(CompressedModel, KimiModel, Gemma4Model, FalconModel):
         return next((vendor.stream for vendor in self.vendors if vendor.stream != "plain"), "plain")
 
     @property
+    def several_streams(self) -> bool:
+        """Whether a layer hands on several residual streams."""
+        return self.stream in ("several", "gated")
+
+    @property
     def eager_norms(self) -> bool:
         """Whether norms of query, key and value run op by op, with a power in the place of the root."""
         return any(vendor.eager_norms for vendor in self.vendors)
@@ -584,7 +590,9 @@ _AT_LEAST_ONE = (
     "linear_num_key_heads", "linear_num_value_heads", "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk",
     "dsa_indexer_topk_freq", "mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim", "mamba_chunk_size",
     "mhc_num_residual_streams", "original_max_position_embeddings", "sliding_window", "csa_window_size", "o_groups",
-    "o_lora_rank", "value_channels", "attn_res_block_size", "per_layer_embed_dim", "per_layer_embed_vocab_size",
+    "o_lora_rank", "value_channels", "attn_res_block_size", "hc_lowrank", "indexer_n_heads",
+    "indexer_head_dim", "indexer_compress_ratio", "ple_embed_dim", "ple_conv_kernel_size", "per_layer_embed_dim",
+    "per_layer_embed_vocab_size",
 )  # fmt: skip
 _EXCLUSIONS: tuple[tuple[str, object, str], ...] = (
     ("parallel_attention", False, f"{OTHER_LAYERS} mtp_num_layers enable_mhc_connections"),

@@ -15,11 +15,11 @@ from .variants import frozen
 
 LARGEST_INTEGER, LARGEST_NUMBER = 2**40, 1e16
 Owner = Literal[
-    "", "mla", "gdn", "dsa", "csa", "mamba", "moe", "mhc", "yarn", "parallel", "kimi", "gemma4", "tower", "audio"
-]
+    "", "mla", "gdn", "dsa", "csa", "mamba", "moe", "mhc", "gated", "yarn", "parallel", "kimi", "gemma4", "tower", "audio"
+]  # fmt: skip
 """Whose setting it is, where only some models have what it describes: latent attention, Gated DeltaNet, sparse attention, compressed
-sparse attention, Mamba-2, routed experts, hyper-connections, YaRN, attention and MLP side by side, Kimi K3's layers, Gemma 4's without
-experts, a vision tower that is counted."""
+sparse attention, Mamba-2, routed experts, hyper-connections, streams that gates mix, YaRN, attention and MLP side by side, Kimi K3's
+layers, Gemma 4's without experts, a vision tower that is counted."""
 
 
 def setting(

@@ -169,7 +169,7 @@ class Settings(TypedDict, total=False):
     optimizer_cpu_offload: bool  # optimizer state and step in host memory
     optimizer_offload_fraction: float  # share of the optimizer state that is offloaded
     chunked_optimizer_state_offload: bool  # optimizer state in host memory between steps, stepped on the GPU in chunks
-    optimizer_state_offload_chunk_size_mb: int  # chunked_optimizer_state_offload: MB of a chunk, two of which are on the GPU; 0: all of ...
+    optimizer_state_offload_chunk_size_mb: int | None  # chunked_optimizer_state_offload: MB of a chunk, two of which are on the GPU; ...
     optimizer_state_offload_fraction: float  # chunked_optimizer_state_offload: share of the optimizer state that is offloaded
     cuda_graph_impl: Literal["none", "local", "transformer_engine", "full_iteration"]  # CUDA graphs: of layers, or of the whole iteration
     cuda_graph_modules: CudaGraphModules | Sequence[CudaGraphModules]  # what is captured of a layer; default all of it
@@ -239,6 +239,14 @@ class Settings(TypedDict, total=False):
     per_layer_embed_vocab_size: int | None  # Gemma 4: rows of the layers' own embedding
     kv_shared: bool  # Gemma 4: keys and values are those of an earlier layer (of a variant)
     kv_stored: bool  # Gemma 4: keys and values are held for later layers (of a variant)
+    hc_lowrank: int | None  # Qwen3.8-Flash-Next: rank of the gates that mix its streams
+    indexer_n_heads: int  # Qwen3.8-Flash-Next: query heads of the indexer
+    indexer_head_dim: int  # Qwen3.8-Flash-Next: head dim of the indexer
+    indexer_compress_ratio: int  # Qwen3.8-Flash-Next: tokens of a key of the indexer
+    ple_layer_ids: Sequence[int]  # Qwen3.8-Flash-Next: layers with tables of n-grams, from 1
+    ple_embed_dim: int  # Qwen3.8-Flash-Next: width of what the tables say of a token
+    ple_conv_kernel_size: int  # Qwen3.8-Flash-Next: taps of the convolution behind the tables
+    ngram_table_rows: Sequence[int]  # Qwen3.8-Flash-Next: rows of each table of n-grams
     attn_res_block_size: int | None  # Kimi K3: layers of a block of attention residuals
     moe_latent_norm: bool  # Kimi K3: norm before the experts' width is left again
     csa_compress_ratios: Sequence[int] | str | None  # DeepSeek-V4: tokens per compressed key of each layer (0 window only, 4 CSA, 128 ...

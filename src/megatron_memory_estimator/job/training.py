@@ -292,8 +292,8 @@ class Training(Loss, Checkpointing, CompressedTraining, Packing, TowerTraining, 
     chunked_optimizer_state_offload: bool = setting(
         False, "optimizer state in host memory between steps, stepped on the GPU in chunks"
     )
-    optimizer_state_offload_chunk_size_mb: int = setting(
-        0, "chunked_optimizer_state_offload: MB of a chunk, two of which are on the GPU; 0: all of the state at once"
+    optimizer_state_offload_chunk_size_mb: int | None = setting(
+        None, "chunked_optimizer_state_offload: MB of a chunk, two of which are on the GPU; default, or 0: all at once"
     )
     optimizer_state_offload_fraction: float = setting(
         1.0, "chunked_optimizer_state_offload: share of the optimizer state that is offloaded"

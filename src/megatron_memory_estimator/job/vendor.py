@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from ..dataclass import dataclass
 
-Stream = Literal["plain", "fp32", "several", "bank"]
-"""The residual stream: one in the compute dtype, one in fp32, several with hyper-connections, or one with a bank of prefixes beside it."""
+Stream = Literal["plain", "fp32", "several", "gated", "bank"]
+"""The residual stream: one in the compute dtype, one in fp32, several with hyper-connections or with gates, or one with a bank
+of prefixes beside it."""
 OTHER_LAYERS = "multi_latent_attention num_moe_experts experimental_attention_variant hybrid_layer_pattern"
 """Settings of layers that are not attention with query groups and a dense MLP."""
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ..errors import LayoutError, UnsupportedError
+from ..job.flash_next import BESIDE
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.tower import counted
@@ -24,7 +25,7 @@ from ..rules import Violation, of_error
 class Declared(NamedTuple):
     """What a model is made of, once each: the kinds of its layers, and the units beside them.
 
-    `routed`: whether it has routed experts; nothing else is sharded over ep or etp.
+    `routed`: whether it has routed experts, or tables of n-grams; nothing else is sharded over ep or etp.
     """
 
     name: str
@@ -42,7 +43,8 @@ def declared_units(model: Model) -> Iterator[Declared]:
     """Everything that a model declares."""
     parts = {marked(row.name, variant_of(layer)): row for layer in model.every_kind for row in kinds_of(layer)}
     for name, row in parts.items():
-        yield Declared(name, row.routed, partial(layer_unit, kind=name))
+        tables = variant_of(name) == BESIDE  # whose rows expert-parallel ranks share
+        yield Declared(name, row.routed or tables, partial(layer_unit, kind=name))
     if counted(model.towers):
         yield Declared("towers", False, towers_unit)
     yield Declared("embedding", False, partial(embedding_unit, alone=True))

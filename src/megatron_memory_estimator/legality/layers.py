@@ -91,7 +91,7 @@ def _recomputed(model: Model, training: Training, *, plain: bool) -> Iterator[Vi
 
 def _streams_stages(model: Model, layout: Layout) -> Iterator[Violation]:
     """MTP reads the streams in front of the final norm: it is in the chunk of the last decoder layer."""
-    if not (model.stream == "several" and model.mtp):
+    if not (model.several_streams and model.mtp):
         return
     for chunks in build_pipeline(model, layout).chunks:
         for chunk in chunks:

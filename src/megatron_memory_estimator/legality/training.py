@@ -192,7 +192,7 @@ def chunked_state(model: Model, layout: Layout, training: Training) -> Iterator[
     t = training
     if not t.chunked_optimizer_state_offload:
         return
-    if t.optimizer_state_offload_chunk_size_mb < 0:
+    if (t.optimizer_state_offload_chunk_size_mb or 0) < 0:
         yield broken(
             "negative", setting=("optimizer_state_offload_chunk_size_mb", t.optimizer_state_offload_chunk_size_mb)
         )

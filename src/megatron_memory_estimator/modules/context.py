@@ -194,7 +194,7 @@ class Context:
 
     def residual(self, name: str) -> Tensor:
         """A tensor of the residual stream, or of all streams with hyper-connections."""
-        many = (self.streams,) if self.model.stream == "several" else ()
+        many = (self.streams,) if self.model.several_streams else ()
         return tensor(name, (self.seq_sp, self.batch, *many, self.hidden), self.residual_dtype)
 
     def stream(self, name: str, *features: Dim) -> Tensor:

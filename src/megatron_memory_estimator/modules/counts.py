@@ -10,6 +10,7 @@ from ..job.layout import Layout
 from ..job.model import LOOKED_UP, Model
 from ..job.training import Training
 from .context import Context
+from .flash_next import NGRAM_TABLE
 from .layers import Declaration, embedding_unit, final_norm_unit, layer_unit, mtp_unit, output_unit, towers_unit
 
 PUBLISHED_SHAPES = "0.16"
@@ -43,7 +44,7 @@ def count_parameters(model: Model) -> Count:
     extra = sum(n for _, n in model.foreign_layers)
     asleep = sum(n for name, n in model.foreign_layers if name.startswith(LOOKED_UP))
     mtp = _sums(c, mtp_unit(c, owns_embedding=False))[0] if model.mtp else 0
-    if mtp and model.stream == "several":  # the norm in front of it is not its own
+    if mtp and model.several_streams:  # the norm in front of it is not its own
         mtp -= _sums(c, final_norm_unit(c))[0]
     return Count(total + extra, active + extra - asleep, mtp)
 
@@ -51,10 +52,12 @@ def count_parameters(model: Model) -> Count:
 def _sums(c: Context, unit: Declaration) -> tuple[int, int]:
     """(all parameters, those that one token uses) of a unit."""
     total = sum(p.numel for p in unit.params)
-    experts = [p for p in unit.params if p.split == "expert"]
+    shared = [p for p in unit.params if p.split == "expert"]  # by expert-parallel ranks
+    asleep = sum(p.numel for p in shared if p.name == NGRAM_TABLE)  # of which a token looks up a few rows
+    experts = [p for p in shared if p.name != NGRAM_TABLE]
     routed = sum(p.numel for p in experts)
     used = 0
     if experts:
         assert c.model.num_moe_experts is not None
         used = routed // c.model.num_moe_experts * c.model.moe_router_topk
-    return total, total - routed + used
+    return total, total - asleep - routed + used

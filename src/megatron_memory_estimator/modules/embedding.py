@@ -87,6 +87,5 @@ def _leads_back(c: Context) -> bool:
 def embedding(c: Context, *, alone: bool) -> Module[Tensor]:
     """The first unit of the first chunk."""
     table = yield from embedding_params(c, alone=alone)
-    mhc = c.model.stream == "several"
-    out = c.stream("embedding.output", c.hidden) if mhc else c.residual("embedding.output")
+    out = c.stream("embedding.output", c.hidden) if c.model.several_streams else c.residual("embedding.output")
     return (yield from lookup(c, "embedding", table, out))

@@ -34,8 +34,10 @@ def gated_delta_net_2(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tens
     return (yield from gated_delta_net(c, hidden, layer, second=True))
 
 
-def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0, *, second: bool = False) -> Module[Tensor]:
-    """Output on the residual stream; includes the norm that is fused into in_proj."""
+def gated_delta_net(
+    c: Context, hidden: Tensor, layer: int = 0, *, second: bool = False, normed: Tensor | None = None
+) -> Module[Tensor]:
+    """Output on the residual stream; includes the norm that is fused into in_proj, unless the input is `normed` already."""
     m = c.model
     nk, nv = m.linear_num_key_heads, m.linear_num_value_heads
     dk, dv = Dim("linear_key_head_dim", m.linear_key_head_dim), Dim("linear_value_head_dim", m.linear_value_head_dim)
@@ -51,7 +53,9 @@ def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0, *, second: bool 
     decays = c.dim("key_heads*key_head_dim", keys, "tp") if second else heads
     yield Param(f"{NAME}.dt_bias", (decays,), "tp", matrix=False)
     yield Param(f"{NAME}.A_log", (key_heads if second else heads,), "tp", matrix=False)
-    yield from norm_params(c, f"{NAME}.in_proj.layer_norm_", c.hidden)
+    own_norm = normed is None
+    if own_norm:
+        yield from norm_params(c, f"{NAME}.in_proj.layer_norm_", c.hidden)
     in_proj = yield from linear_params(c, f"{NAME}.in_proj", in_width, c.hidden, "tp", False)
     yield Param(
         f"{NAME}.conv1d.weight", (conv, Dim("one", 1), Dim("d_conv", m.linear_conv_kernel_dim)), "tp", matrix=False
@@ -59,8 +63,9 @@ def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0, *, second: bool 
     yield from norm_params(c, f"{NAME}.out_norm.", dv)
     out_proj = yield from linear_params(c, f"{NAME}.out_proj", c.hidden, out_width, "tp", False)
 
-    normed = yield from norm(c, f"{NAME}.in_norm", hidden)
-    packed = yield from column_linear(c, f"{NAME}.in_proj", normed, in_proj, normed=True)
+    if normed is None:
+        normed = yield from norm(c, f"{NAME}.in_norm", hidden)
+    packed = yield from column_linear(c, f"{NAME}.in_proj", normed, in_proj, normed=own_norm)
     # views of one packed tensor; the convolution keeps its part, which pins all of it
     shape = (c.seq, c.batch)
     qkv = packed.view(f"{NAME}.qkv", (*shape, conv))

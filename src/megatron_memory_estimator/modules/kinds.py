@@ -28,6 +28,7 @@ from . import (
     whole_delta_net,
 )
 from .falcon_h1 import FALCON_H1
+from .flash_next import FLASH_NEXT
 from .gemma4 import GEMMA4
 from .kimi_k3 import KIMI
 from .kind import RULED, Kind, Rule
@@ -220,6 +221,7 @@ KINDS: dict[str, Kind] = {
         FALCON_H1,
         *GEMMA4,
         *KIMI,
+        *FLASH_NEXT,
     )
 }
 
@@ -289,7 +291,7 @@ def rotary_width(model: Model) -> int:
 def owners_of(model: Model) -> frozenset[Owner]:
     """Whose settings mean something in a model."""
     found: set[Owner] = {owner for kind in kinds_in(model.every_kind) for owner in kind.owners}
-    if model.stream == "several":
+    if model.several_streams:
         found.add("mhc")
     if model.position_embedding_type == "yarn" or "mla" in found:
         found.add("yarn")

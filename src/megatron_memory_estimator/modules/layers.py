@@ -31,6 +31,7 @@ from ..wording import all_of
 from .adapters import MARK, adapter_params, whole_adapter_params
 from .context import Context
 from .embedding import TABLE, embedding, embedding_params, lookup
+from .flash_next import last_mixer, mtp_input
 from .gemma4 import per_layer_inputs
 from .head import final_layernorm, loss, output_weight
 from .hf_tower import images as images_of_hf
@@ -118,7 +119,7 @@ def layer_unit(c: Context, kind: str, layer: int = 0) -> Declaration:
     """One decoder layer; `layer` is its index in the pattern of context-parallel communication."""
     hidden = c.residual("hidden_states")
     module = transformer_layer(c, hidden, kind, layer)
-    if c.model.stream != "several":  # an argument of the layer's forward to its end
+    if not c.model.several_streams:  # an argument of the layer's forward to its end
         module = holding(module, hidden)
     declared = Declaration(kind, hidden, module)
     if c.training.recomputes("moe"):
@@ -201,7 +202,7 @@ def embedding_unit(c: Context, *, alone: bool) -> Declaration:
         out = yield from embedding(c, alone=alone)
         if c.model.per_layer_embed_dim:
             yield from per_layer_inputs(c, out)
-        return (yield from expanded(c, out)) if c.model.stream == "several" else out
+        return (yield from expanded(c, out)) if c.model.several_streams else out
 
     return Declaration("embedding", None, in_part("embedding", module()))
 
@@ -220,6 +221,8 @@ def _final_norm(c: Context, hidden: Tensor) -> Module[Tensor]:
     """The norm after the last decoder layer, of the contracted streams where there are several."""
     if c.model.stream == "fp32":
         hidden = yield from in_compute_dtype(c, "final_layernorm", hidden)
+    if c.model.stream == "gated":
+        return (yield from last_mixer(c, "decoder.hyper_connection_mixer", hidden))
     if c.model.stream != "several":
         return (yield from final_layernorm(c, hidden))
     yield from contraction_params(c, "decoder.")
@@ -234,7 +237,7 @@ def mtp_unit(c: Context, *, owns_embedding: bool, kinds: tuple[str, ...] | None 
     """
     if kinds is None:
         kinds = c.model.mtp_kinds_behind if owns_embedding else c.model.mtp_kinds
-    mhc = c.model.stream == "several"
+    mhc = c.model.several_streams
     hidden = c.residual("hidden_states") if mhc else c.stream("hidden_states", c.hidden)
     kept = keeping_streams(c)
 
@@ -264,7 +267,7 @@ def mtp_unit(c: Context, *, owns_embedding: bool, kinds: tuple[str, ...] | None 
                     x = yield from recomputed(index < first, f"{name}.checkpoint", one)
                 return x
 
-            depth_module = (mtp_depth_of_streams if mhc else mtp_depth)(kept, carried, table, layers, prefix)
+            depth_module = MTP_OF.get(c.model.stream, mtp_depth)(kept, carried, table, layers, prefix)
             if c.model.mtp_use_repeated_layer and c.model.mtp > 1:
                 depth_module = _used_again(depth_module, depth == 0, depth == c.model.mtp - 1)
             if c.model.mtp_use_repeated_layer and depth:
@@ -545,6 +548,23 @@ def mtp_depth_of_streams(
     single = yield from contracted(c, f"{prefix}.", out)
     yield from norm_params(c, f"{prefix}.final_layernorm.", c.hidden)
     return (yield from norm(c, f"{prefix}.final_layernorm", single)), out
+
+
+def mtp_depth_of_gates(
+    c: Context, streams: Tensor, table: Param, layer: Layer, prefix: str
+) -> Module[tuple[Tensor, Tensor]]:
+    """The same with streams that gates mix."""
+    embedded = yield from lookup(c, f"{prefix}.embedding", table, c.stream(f"{prefix}.embedding.output", c.hidden))
+
+    def body() -> Module[Tensor]:
+        return (yield from layer(c, (yield from mtp_input(c, prefix, embedded, streams))))
+
+    out = yield from recomputed(c.training.recomputes_layers(), f"{prefix}.checkpoint", body())
+    return (yield from last_mixer(c, f"{prefix}.hyper_connection_mixer", out)), out
+
+
+MTP_OF = {"several": mtp_depth_of_streams, "gated": mtp_depth_of_gates}
+"""A depth of MTP by the residual stream, where it is no single one."""
 
 
 def concatenated(c: Context, name: str, parts: tuple[Tensor, ...]) -> Module[Tensor]:

@@ -85,12 +85,16 @@ def kept(c: Context, layers: int, *, hashed: bool = False) -> Iterator[tuple[Ten
         yield c.new("router global_tokens_per_expert", count, experts, dtype="fp32"), "moe/router.py"
 
 
-def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
-    """Output of a MoE layer on the residual stream, with its separate pre-MLP norm."""
+def moe(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor | None = None) -> Module[Tensor]:
+    """Output of a MoE layer on the residual stream, with its separate pre-MLP norm, unless the input is `normed` already."""
     m, t = c.model, c.training
     assert m.num_moe_experts is not None
     experts = Dim("num_moe_experts", m.num_moe_experts)
-    yield from norm_params(c, "pre_mlp_layernorm.", c.hidden)
+    last = "mlp.unpermute"
+    if m.moe_shared_expert_intermediate_size or m.moe_latent_size:
+        last = "mlp.shared_experts.add" if m.moe_shared_expert_intermediate_size else "mlp.fc2_latent_proj"
+    hook = "mlp.checkpoint" if t.recomputes("moe") else last
+    x = (yield from _input(c, hidden, hook)) if normed is None else normed
     yield from router_params(c, experts)
     latent: tuple[Param, Param] | None = None
     width = Dim("moe_latent_size", m.moe_latent_size) if m.moe_latent_size else c.hidden
@@ -105,16 +109,12 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     if m.moe_latent_norm:
         yield from norm_params(c, "mlp.routed_expert_norm.", width)
 
-    last = "mlp.shared_experts.add" if shared else ("mlp.fc2_latent_proj" if latent else "mlp.unpermute")
-    hook = "mlp.checkpoint" if t.recomputes("moe") else last
-    normed = yield from in_part("router_norm", separate_norm(c, "pre_mlp_layernorm", hidden, hook))
-
     def body() -> Module[Tensor]:
-        beside, extra = (yield from beside_experts(c, normed, shared)) if shared else (Beside(), None)
-        probs = yield from in_part("router", router(c, normed, experts))
-        tokens = normed
+        beside, extra = (yield from beside_experts(c, x, shared)) if shared else (Beside(), None)
+        probs = yield from in_part("router", router(c, x, experts))
+        tokens = x
         if latent:
-            down_proj = duplicated_linear(c, "mlp.fc1_latent_proj", normed, latent[0])
+            down_proj = duplicated_linear(c, "mlp.fc1_latent_proj", x, latent[0])
             tokens = yield from in_part("latent_down", down_proj)
         routed = yield from in_part("dispatch", filled(c.filled, dispatch(c, tokens, probs, width, beside.first)))
         done = yield from in_part("experts", filled(c.filled, routed_experts(c, routed, fc1, fc2)))
@@ -142,7 +142,13 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
             out = total
         return out
 
-    return (yield from holding(recomputed(t.recomputes("moe"), "mlp.checkpoint", body()), normed))
+    return (yield from holding(recomputed(t.recomputes("moe"), "mlp.checkpoint", body()), x))
+
+
+def _input(c: Context, hidden: Tensor, hook: str) -> Module[Tensor]:
+    """The normed input of a layer whose norm is its own module."""
+    yield from norm_params(c, "pre_mlp_layernorm.", c.hidden)
+    return (yield from in_part("router_norm", separate_norm(c, "pre_mlp_layernorm", hidden, hook)))
 
 
 def router_params(c: Context, experts: Dim) -> Module[None]:

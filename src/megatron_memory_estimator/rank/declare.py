@@ -152,7 +152,7 @@ class Declarer:
         """The runs with the embedding's wide output beside the forward of all behind the first layer: the model's forward refers to it to
         its end (`gpt_model.py`, decoder_input), and TransformerEngine's norms keep a cast of it alone."""
         c = self.context
-        cast = c.te and c.model.stream != "several" and c.residual_dtype != c.dtype
+        cast = c.te and not c.model.several_streams and c.residual_dtype != c.dtype
         if not (cast and chunk.embedding) or c.training.recomputes_whole_layers() or c.training.recomputes("layernorm"):
             return runs
         wide = c.residual("decoder_input")
@@ -233,7 +233,7 @@ class Declarer:
         before: list[PartKey] = [("embedding", chunk.output)] if chunk.embedding else []
         if chunk.embedding and counted(self.context.model.towers):
             before.insert(0, ("towers", True))
-        mhc = self.context.model.stream == "several" and chunk.mtp  # MTP reads the streams before that norm
+        mhc = self.context.model.several_streams and chunk.mtp  # MTP reads the streams before that norm
         behind: list[PartKey] = [("final_norm", True)] if chunk.final_norm and not mhc else []
         if chunk.mtp:
             behind.append(("mtp", not chunk.embedding))
@@ -430,7 +430,7 @@ def inputs_of(c: Context, chunk: Chunk) -> tuple[Tensor, ...]:
         return biases
     shape = (c.batch, c.seq)
     found = [c.new(f"batch.{name}", *shape, dtype="int64") for name in ("tokens", "position_ids", "labels")]
-    if chunk.embedding and c.model.stream == "several":
+    if chunk.embedding and c.model.several_streams:
         # no stream: referenced until the model's forward returns
         found.append(c.stream("embedding.output", c.hidden))
     found += [c.new("batch.loss_mask", *shape, dtype="fp32"), *attention_mask(c)]

@@ -124,7 +124,7 @@ def chunks_of_moments(c: Context, buffers: list[Buffer]) -> list[State]:
     every = sum(one.nbytes for one in away)
     if not away:
         return []
-    chunk = MB * c.training.optimizer_state_offload_chunk_size_mb
+    chunk = MB * (c.training.optimizer_state_offload_chunk_size_mb or 0)
     size = smallest(every, 2 * chunk) if chunk else every
     return [
         State("optimizer", "moments back on the GPU", "", 0, "uint8", size, size, "optimizer", "two chunks at a time")

@@ -87,7 +87,7 @@ def said(job: Job, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         dest = RENAMED.get(name, name)
         if name in spelled or dest not in by_dest:
             continue
-        if name in LISTS and isinstance(value, tuple):
+        if name in LISTS and isinstance(value, list | tuple):
             value = "[" + ",".join(map(str, value)) + "]"
         if name == "moe_router_load_balancing_type" and len(value) == 1:
             value = value[0]

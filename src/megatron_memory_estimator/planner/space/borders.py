@@ -74,7 +74,7 @@ def generated_layout(model: Model, pp: int, vp: int, work: Work | None = None) -
     found = []
     before = tuple(accumulate(layers, initial=0.0))
     first = max(model.moe_n_hash_layers, 1)  # hash layers are beside the embedding
-    streams = model.stream == "several" and mtp > 0  # and MTP beside the last layer
+    streams = model.several_streams and mtp > 0  # and MTP beside the last layer
     apart = mtp and not streams and not model.hybrid
     for behind in (0, 1) if apart else (0,):  # MTP in the last chunk, or in the one before
         extra = [0.0] * chunks
