@@ -155,7 +155,7 @@ def test_the_kernel_that_runs(gpu: str, settings: dict[str, Any], kernel: str) -
         ({"recompute_num_layers": 2}, "recompute_num_layers"),
         ({"moe_shared_expert_overlap": True}, "moe_shared_expert_overlap"),
         ({"router_imbalance": 2.0}, "router_imbalance"),
-        ({"optimizer": "muon"}, "Newton-Schulz"),
+        ({"optimizer": "lion", "use_distributed_optimizer": False}, "Lion's update"),
         ({"transformer_engine_version": "9.9"}, "newer"),
         ({"recompute_granularity": "selective"}, "core_attn costs memory"),
     ],

@@ -113,7 +113,7 @@ def stage(num_gpus: int, **settings: Any) -> Stage:
 def state(num_gpus: int, **settings: Any) -> dict[str, int]:
     found: dict[str, int] = {}
     for s in stage(num_gpus, **settings).rank.states:
-        if s.part == "optimizer":
+        if s.part == "optimizer" and s.since != "optimizer":
             found[s.tensor] = found.get(s.tensor, 0) + s.nbytes
     return found
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import ConfigError, Estimate, TrainingJob, UnsupportedError, advise, estimate, plan
+from megatron_memory_estimator.inputs.dialects.rollout import engine
 from megatron_memory_estimator.report.document import estimate_document as document
 from megatron_memory_estimator.tape.ops import flattened
 from megatron_memory_estimator.tape.simulate import leftovers
@@ -284,3 +285,12 @@ def test_an_engine_whose_share_nobody_gives_has_its_weights_and_that_is_said() -
     assert any("rollout_memory_share is not given" in one for one in open_.job.warnings)
     with pytest.raises(ConfigError, match="is awake while the trainer runs"):
         found(rollout_memory_share=None, rollout_sleeps=False)
+
+
+def test_a_draft_model_is_named_where_its_engine_shares_the_gpus() -> None:
+    """Keys of the engine itself, as verl, NeMo-RL, SkyRL, ROLL and AReaL hand them on."""
+    for keys in (["speculative_config"], ["speculative_algorithm", "speculative_num_steps"]):
+        _, said = engine("vllm", "", colocated=True, sleeps=True, keys=keys)
+        assert any(one.startswith(f"{keys[0]}: the weights and caches of the engine's draft model") for one in said)
+        assert not engine("vllm", "", colocated=False, sleeps=True, keys=keys)[1]
+    assert len(engine("sglang", "", colocated=True, sleeps=True, keys=["tp_size"])[1]) == 1

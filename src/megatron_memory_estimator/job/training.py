@@ -322,6 +322,14 @@ class Training(Loss, Checkpointing, CompressedTraining, Packing, TowerTraining, 
         words={"balanced": 1.0, "worst": WORST_ROUTING}, of="moe",
     )  # fmt: skip
 
+    muon_nesterov: bool = setting(False, "muon: Nesterov's momentum")
+    muon_split_qkv: bool = setting(True, "muon: query, key and value are orthogonalized apart")
+    muon_tp_mode: str | None = setting(
+        None,
+        "muon: what tensor-parallel ranks orthogonalize: their own part, the whole matrix each, or the whole matrix together; default: by "
+        "Megatron-Core, blockwise before 0.20",
+        choices=("blockwise", "duplicated", "distributed"),
+    )
     optimizer: str = setting("adam", "optimizer", choices=("adam", "sgd", "muon", "lion"))
     sgd_momentum: float = setting(0.9, "SGD momentum; 0 keeps no state")
     use_layer_wise_param_layout: bool = setting(

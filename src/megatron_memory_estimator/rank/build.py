@@ -12,6 +12,7 @@ from ..job.pipeline import Chunk
 from ..job.training_job import TrainingJob
 from ..modules.context import Context
 from ..states.buffers import Buffer, Dealt, Whole, by_layout, ddp_buffers, grid, ping_pong
+from ..states.newton_schulz import newton_schulz
 from ..states.state import frozen_weights, model_state
 from .declare import Declarer
 from .rank import Rank
@@ -56,6 +57,7 @@ def build_rank(
         states=(
             *model_state(c, list(buffers)),
             *(s for plan in plans for s in frozen_weights(c, plan.chunk.vp_stage, plan.params)),
+            *newton_schulz(c, [p for plan in plans for p, _ in plan.params], buffers, first_chunk=pp_rank == 0),
         ),
         workspaces=(*workspaces(c, plans, gpu, env), *stash_workspaces(c, plans, schedule)),
         num_microbatches=num_microbatches,

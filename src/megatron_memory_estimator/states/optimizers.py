@@ -141,7 +141,6 @@ OPTIMIZERS: dict[str, Optimizer] = {
         _muon,
         by_matrix=True,
         fused=True,
-        unmodelled="scratch of Muon's Newton-Schulz iterations in the optimizer step is not modelled",
     ),
     "lion": Optimizer(_lion, unmodelled="scratch of Lion's update in the optimizer step is not modelled"),
 }

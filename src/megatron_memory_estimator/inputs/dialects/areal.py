@@ -384,7 +384,7 @@ def _around(tree: Tree, at: Placed, warnings: list[str], refused: list[str]) -> 
         name = at.generator.engine
         share = "sglang.mem_fraction_static" if name == "sglang" else "vllm.gpu_memory_utilization"
         generates, said = engine(
-            name, at.where, colocated=at.shared, sleeps=True,
+            name, at.where, colocated=at.shared, sleeps=True, keys=tree.section(name),
             rollout_tensor_parallel_size=at.generator.degrees.get("t", 1), rollout_memory_share=tree.number(share, SHARE),
         )  # fmt: skip
         found |= generates

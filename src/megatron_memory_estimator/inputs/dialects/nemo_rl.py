@@ -484,6 +484,7 @@ def phases(tree: Tree, kind: str, *, tokens: int) -> tuple[dict[str, Any], list[
         f"{GENERATION}.backend",
         colocated=colocated,
         sleeps=True,
+        keys=tree.section(f"{GENERATION}.{backend}_kwargs"),
         rollout_tensor_parallel_size=tree.count(f"{GENERATION}.{backend}_cfg.tensor_parallel_size", 1),
         rollout_memory_share=tree.number(f"{GENERATION}.{share}", 0.6),
     )

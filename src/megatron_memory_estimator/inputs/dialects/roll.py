@@ -346,6 +346,7 @@ def _engine(tree: Tree, trains: frozenset[int] | None) -> tuple[dict[str, Any], 
         "actor_infer with strategy_name",
         colocated=_beside(tree, "actor_infer", trains),
         sleeps=tree.number(f"{config}.sleep_level", 2) > 0,
+        keys=tree.section(config),
         weight_sync_bytes=int(tree.number("model_update_buffer_size_mb", BUCKET_MEGABYTES) * 2**20),
         rollout_memory_share=tree.number(f"{config}.{share}", SHARE),
     )

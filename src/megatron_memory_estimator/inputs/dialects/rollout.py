@@ -41,8 +41,10 @@ def moved(weights: object = True, gradients: object = True, optimizer: object = 
     return tuple(name for name, away in zip(MOVED, (weights, gradients, optimizer), strict=True) if away)
 
 
-def engine(name: str, where: str, *, colocated: bool, sleeps: bool, **more: Any) -> tuple[dict[str, Any], list[str]]:
-    """The settings of an engine, and what is said of it; `where` is the key that names it.
+def engine(
+    name: str, where: str, *, colocated: bool, sleeps: bool, keys: Iterable[str] = (), **more: Any
+) -> tuple[dict[str, Any], list[str]]:
+    """The settings of an engine, and what is said of it; `where` is the key that names it, `keys` are those of the engine itself.
 
     more    weight_sync_bytes, and of an engine that shares the GPUs rollout_tensor_parallel_size and rollout_memory_share
     """
@@ -50,7 +52,8 @@ def engine(name: str, where: str, *, colocated: bool, sleeps: bool, **more: Any)
         return {}, [f"{where}={shown(name)} is not modelled: the phase that generates is not counted"]
     found = {"rollout_engine": name, "rollout_colocated": colocated, "rollout_sleeps": sleeps, **more}
     if colocated:
-        return found, [f"the engine {name} shares the GPUs; what it leaves behind asleep is not known"]
+        said = f"the engine {name} shares the GPUs; what it leaves behind asleep is not known"
+        return found, [said, *draft_of(keys)]
     return {key: value for key, value in found.items() if key not in ON_THE_SAME_GPUS}, []
 
 

@@ -418,6 +418,7 @@ def _generates(tree: Tree, *, colocated: bool) -> tuple[dict[str, Any], list[str
         f"{ENGINE}.backend",
         colocated=colocated,
         sleeps=True,
+        keys=(*tree.section(f"{ENGINE}.engine_init_kwargs"), *tree.section("generator.engine_init_kwargs")),
         weight_sync_bytes=int(bucket * GIB),
         rollout_tensor_parallel_size=tree.count(
             f"{ENGINE}.tensor_parallel_size", tree.count("generator.inference_engine_tensor_parallel_size", 1)

@@ -335,10 +335,10 @@ def _around(found: Found, questions: list[Question], warnings: list[str], log_pr
     if on(found, "debug_train_only"):
         return values
     colocated = on(found, "colocate")
-    warnings += draft_of(found) if colocated else []
     sync = positive(found, "update_weight_buffer_size", questions, SYNC_BYTES)
     sleeps = colocated and _switch(found, "offload_rollout", True)
     values |= engine("sglang", "", colocated=colocated, sleeps=sleeps, weight_sync_bytes=sync)[0]
+    warnings += draft_of(found) if colocated else []
     if critic or _switch(found, "offload_train", colocated):
         values |= {"rollout_offload": moved(), "torch_memory_saver": True}
     if colocated:

@@ -43,7 +43,7 @@ from ..spellings import short_dtype
 from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
 from .keys import Section, balancing, by_habit, decisive, model_ranks, of_ddp, of_sections, of_transformer, passed_over
-from .rollout import GAE, TOLD_APART, degrees_at, draft_of, engine, moved, other_critic
+from .rollout import GAE, TOLD_APART, degrees_at, engine, moved, other_critic
 from .run import Dialect, Reading, Run
 
 OWN = re.compile(
@@ -448,17 +448,18 @@ def _engine(tree: Tree, run: Run) -> tuple[dict[str, Any], list[str]]:
         or not tree.on("actor_rollout_ref.hybrid_engine", True)
         or tree.number(f"{ROLLOUT}.nnodes") > 0
     )
+    kwargs = tree.section(f"{ROLLOUT}.engine_kwargs").values()
     generates, said = engine(
         str(tree.at(f"{ROLLOUT}.name") or "vllm"),
         f"{ROLLOUT}.name",
         colocated=not apart,
+        keys=(key for one in kwargs if isinstance(one, dict) for key in one),
         sleeps=tree.on(f"{ROLLOUT}.free_cache_engine", True),
         weight_sync_bytes=int(bucket * 2**20),
         rollout_tensor_parallel_size=tree.count(f"{ROLLOUT}.tensor_model_parallel_size", 2),
         rollout_memory_share=tree.number(f"{ROLLOUT}.gpu_memory_utilization", 0.5),
     )
-    kwargs = () if apart else tree.section(f"{ROLLOUT}.engine_kwargs").values()
-    return found | generates, [*said, *draft_of(key for one in kwargs if isinstance(one, dict) for key in one)]
+    return found | generates, said
 
 
 def _forward_tokens(tree: Tree, where: str) -> int | None:

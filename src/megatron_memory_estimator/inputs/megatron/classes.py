@@ -198,7 +198,6 @@ HARMLESS = {
     "moe_single_grouped_weight": "megatron/core/extensions/transformer_engine.py:2202: the same weights in one parameter",
     "mtp_detach_heads": "megatron/core/transformer/multi_token_prediction.py:1823: gradients stop at MTP; it keeps the same tensors",
     "mtp_standalone": "megatron/core/pipeline_parallel/p2p_communication.py:322: stages exchange shapes of a few numbers first",
-    "muon_split_qkv": "megatron/core/optimizer/emerging_optimizers.py:294: splits Newton-Schulz scratch of one matrix; no state",
     "nccl_communicator_config_path": "megatron/core/parallel_state.py:187: options of NCCL communicators; no torch tensor",
     "no_persist_layer_norm": "megatron/training/argument_utils.py:304: which norm kernel; both save input and statistics",
     "non_persistent_ckpt_type": "megatron/training/checkpointing.py:616: where a checkpoint is written",
