@@ -62,9 +62,9 @@ def test_a_row_of_a_log_is_read_back_and_scored(words: tuple[str, ...], tmp_path
 
 
 def test_the_table_says_of_which_iteration_its_figures_are() -> None:
-    """All but five cards of Megatron-Bridge do; the runs that print the first step alone say 1."""
+    """All but five cards of Megatron-Bridge and four of a pull request do; the runs that print the first step alone say 1."""
     runs = read_runs()
-    assert sum(run.iteration is None for run in runs) == 5
+    assert sum(run.iteration is None for run in runs) == 9
     for run in runs:
         first_alone = set(run.measured) == {"first_step_max_allocated_bytes"}
         assert run.iteration is None or (run.iteration == 1) == first_alone, run.id

@@ -77,7 +77,11 @@ def plain(name: str, value: Any, layers: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize("run", [run for run in read_runs() if run.args], ids=lambda run: str(run.id))
+OPEN = "megatron-lm-pr7553"
+"""Runs of a pull request, whose arguments no parser of a release has."""
+
+
+@pytest.mark.parametrize("run", [run for run in read_runs() if run.args and run.family != OPEN], ids=lambda run: str(run.id))
 def test_every_setting_is_megatrons(run: Run) -> None:
     try:
         job = job_of(run)
