@@ -81,7 +81,9 @@ OPEN = "megatron-lm-pr7553"
 """Runs of a pull request, whose arguments no parser of a release has."""
 
 
-@pytest.mark.parametrize("run", [run for run in read_runs() if run.args and run.family != OPEN], ids=lambda run: str(run.id))
+@pytest.mark.parametrize(
+    "run", [run for run in read_runs() if run.args and run.family != OPEN], ids=lambda run: str(run.id)
+)
 def test_every_setting_is_megatrons(run: Run) -> None:
     try:
         job = job_of(run)

@@ -14,7 +14,7 @@ from ..rank.peak import Peak
 from ..rank.rank import Rank
 from .outside import outside_terms
 from .phases import build, built_apart, first_step_range, load_range, save_range
-from .reserved import built_high, freed_bytes, graph_slack, loaded_high, slack, unused_bytes
+from .reserved import beyond_peak, built_high, freed_bytes, loaded_high, slack, unused_bytes
 from .terms import Range, Term, widest
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def allocated(job: TrainingJob, rank: Rank, peak: Peak, rollout: tuple[RolloutPh
     terms = outside_terms(job, rank.context)
     outside = Range(sum(term.low for term in terms), sum(term.high for term in terms))
     makers: dict[str, Callable[[], Range]] = {
-        "training": lambda: _with_graphs(job, rank, peak),
+        "training": lambda: _trained(job, rank, peak),
         "first_step": lambda: first_step_range(rank, peak),
         "load": lambda: load_range(rank),
         "save": lambda: Range(*(peak.steady + more for more in save_range(rank))),
@@ -140,9 +140,9 @@ def allocated(job: TrainingJob, rank: Rank, peak: Peak, rollout: tuple[RolloutPh
     return Allocated(peak.nbytes, freed_bytes(rank, peak), found, outside, beside)
 
 
-def _with_graphs(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
-    graphs = graph_slack(job, rank, peak)
-    return Range(peak.nbytes + graphs.low, peak.nbytes + graphs.high)
+def _trained(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
+    beyond = beyond_peak(job, rank, peak)
+    return Range(peak.nbytes + sum(term.low for term in beyond), peak.nbytes + sum(term.high for term in beyond))
 
 
 def phase_ranges(job: TrainingJob, found: Allocated) -> dict[str, Range]:
@@ -228,5 +228,4 @@ def judged(device: Range, expandable_high: int, memory_bytes: int) -> Word:
 
 def explain_terms(job: TrainingJob, rank: Rank, peak: Peak) -> list[Term]:
     """Every term between the allocated peak of training and device memory, for reports."""
-    graphs = graph_slack(job, rank, peak)
-    return [slack(job, rank, peak), *([graphs] if graphs.high else []), *outside_terms(job, rank.context)]
+    return [slack(job, rank, peak), *beyond_peak(job, rank, peak), *outside_terms(job, rank.context)]

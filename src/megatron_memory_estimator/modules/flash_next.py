@@ -12,7 +12,6 @@ derived.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from ..job.layout import Layout
 from ..job.model import Model
@@ -51,11 +50,10 @@ def qsa_layer(c: Context, streams: Tensor, layer: int = 0) -> Module[Tensor]:
     """The streams behind attention to the tokens that the indexer picks: a mask of all pairs, which no fused kernel takes."""
     if c.model.has_ngrams:
         streams = yield from in_part("streams", ngrams(c, streams))
-    masked = replace(c, kernel="unfused")
 
     def attend(x: Tensor) -> Module[Tensor]:
         yield from in_part("core_attn", indexer(c, x))
-        return (yield from self_attention(masked, x, layer, normed=x))
+        return (yield from self_attention(c, x, layer, normed=x))
 
     return (yield from _around(c, "attn_hyper_connection", streams, attend))
 

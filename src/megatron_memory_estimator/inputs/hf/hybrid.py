@@ -92,8 +92,7 @@ def qwen_next(f: Fields) -> Converted:
 
 OPEN = (
     "Qwen3.8-Flash-Next's layers are those of an open pull request of Megatron-LM (7553): what they keep follows published records, "
-    "what the indexer keeps, short-lived tensors and the input of MTP are derived; its four published peaks are from 1 % below to 8 % "
-    "above the figures"
+    "what the indexer keeps, short-lived tensors and the input of MTP are derived; its four published peaks are within 1 % of the range"
 )
 
 
