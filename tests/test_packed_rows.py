@@ -65,6 +65,17 @@ def test_the_length_of_a_row_lifts_no_limit_where_nothing_packs() -> None:
             estimate(TrainingJob.from_megatron_args([*words, *more], 8))
 
 
+@pytest.mark.parametrize(
+    "settings", [{"dynamic_context_parallel": True}, {"sequence_packing_scheduler": "dp_balanced"}, {}]
+)
+def test_a_row_has_a_token_at_least(settings: dict[str, Any]) -> None:
+    for tokens in (0, -5):
+        with pytest.raises(ConfigError, match=f"max_seqlen_per_dp_cp_rank={tokens} must be at least 1"):
+            TrainingJob.from_hf("Qwen/Qwen3-8B", 8, max_seqlen_per_dp_cp_rank=tokens, **settings)
+    with pytest.raises(ConfigError, match="seq_length"):
+        estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, seq_length=0, **settings))
+
+
 def test_rows_of_deepseek_v4_that_are_not_its_microbatch_are_named() -> None:
     given: dict[str, Any] = {"cp": 2, "ep": 32, "seq_length": 4096, "sequence_packing_scheduler": "dp_balanced"}
     for row, said in ((2048, False), (4096, True)):

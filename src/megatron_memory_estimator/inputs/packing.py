@@ -35,8 +35,12 @@ def packed(model: Model, t: Training, degrees: dict[str, Any], world: Any) -> Ro
     """The job whose microbatch is the fullest row; `degrees` are those given of the layout, `world` the number of GPUs, if it is known.
 
     Positions begin anew in every sample, so that a longer row needs no more of them. DeepSeek-V4's rows are those of the run. Raises
-    ConfigError where the GPUs are too few for the longest sample.
+    ConfigError where the GPUs are too few for the longest sample, and for a row without tokens.
     """
+    if t.max_seqlen_per_dp_cp_rank is not None and t.max_seqlen_per_dp_cp_rank < 1:
+        raise ConfigError(f"max_seqlen_per_dp_cp_rank={t.max_seqlen_per_dp_cp_rank} must be at least 1")
+    if t.seq_length < 1:
+        return Rows(model, t, {}, [])  # legality says why
     if t.dynamic_context_parallel or t.sequence_packing_scheduler == DYNAMIC:
         return _dynamic(model, t, degrees, world if isinstance(world, int) and world > 0 else None)
     if not t.sequence_packing_scheduler or has_compressed(model):
