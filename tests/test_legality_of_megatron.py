@@ -27,6 +27,7 @@ LATER = (
     "TransformerEngine",
     "Megatron-LM megatron/core/transformer/moe/experts.py (TEGroupedMLP.forward)",
     "Megatron-LM megatron/core/transformer/multi_latent_attention.py",
+    "Megatron-LM megatron/core/pipeline_parallel/hybrid_cp_schedule.py",
 )
 """Sources of rules that stop a run's first step: Megatron-LM's functions that look at arguments do not ask them."""
 
@@ -37,9 +38,9 @@ def judged(words: list[str], num_gpus: int, gpu: str) -> str:
         accepted(TrainingJob.from_megatron_args(words, num_gpus, gpu=gpu, megatron_core_version="0.19"))
     except LayoutError as error:
         sources = [table()[code].source for code in error.codes]
-        if all(source.startswith(LATER) for source in sources):
-            return "stops later"
-        return "not modelled" if all(source == OURS for source in sources) else "refused"
+        if all(source == OURS for source in sources):
+            return "not modelled"
+        return "stops later" if all(source.startswith((*LATER, OURS)) for source in sources) else "refused"
     except UnsupportedError:
         return "not modelled"
     except ConfigError as error:

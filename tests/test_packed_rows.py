@@ -43,6 +43,8 @@ def peaks(words: str, **settings: Any) -> list[int]:
     ("--micro-batch-size 1 --max-seqlen-per-dp-cp-rank 16384", "--seq-length 16384 --micro-batch-size 1 --max-position-embeddings 16384"),
     ("--micro-batch-size 2 --max-seqlen-per-dp-cp-rank 6000 --context-parallel-size 2",
      "--seq-length 12000 --micro-batch-size 1 --max-position-embeddings 12000 --context-parallel-size 2"),
+    ("--micro-batch-size 2 --max-seqlen-per-dp-cp-rank 2048 --context-parallel-size 2",
+     "--seq-length 8192 --micro-batch-size 1 --context-parallel-size 2"),
     ("--micro-batch-size 2 --context-parallel-size 2", "--seq-length 8192 --micro-batch-size 1 --context-parallel-size 2"),
 ])  # fmt: skip
 def test_a_packed_row_is_a_sequence_of_its_tokens(packed: str, row: str) -> None:
@@ -122,7 +124,7 @@ def test_ranks_that_follow_the_length_are_those_of_a_layout_with_as_many() -> No
     assert peaks(f"{DYNAMIC} --seq-length 8192 --max-seqlen-per-dp-cp-rank 2048") == static
     older = DYNAMIC.replace("dynamic", "hybrid")
     assert peaks(f"{older} --seq-length 8192 --max-seqlen-per-dp-cp-rank 2048 --context-parallel-size 2") == static
-    assert peaks(f"{DYNAMIC} --seq-length 8192") == peaks(
+    assert peaks(f"{DYNAMIC} --seq-length 8192", megatron_core_version="0.20") == peaks(
         "--seq-length 8192 --micro-batch-size 1 --context-parallel-size 8"
     )
     alone = peaks("--seq-length 8192 --micro-batch-size 1")
@@ -151,10 +153,12 @@ def test_what_does_not_follow_it_is_refused() -> None:
         "dynamic_context_parallel": True,
         "max_seqlen_per_dp_cp_rank": 8192,
     }
-    with pytest.raises(
-        ConfigError, match="needs 64 ranks of max_seqlen_per_dp_cp_rank=512 tokens, which do not divide the 8"
-    ):
+    with pytest.raises(ConfigError, match="needs 64 ranks of 512 tokens, and 64 does not divide the 8 ranks of data"):
         TrainingJob.from_hf("Qwen/Qwen3-8B", 16, **{**given, "max_seqlen_per_dp_cp_rank": 512})
+    with pytest.raises(ConfigError, match="min_dynamic_context_parallel_size=16, and 16 does not divide the 8 ranks"):
+        TrainingJob.from_hf("Qwen/Qwen3-8B", 16, min_dynamic_context_parallel_size=16, **given)
+    with pytest.raises(ConfigError, match="sequence_packing_scheduler=dp_balanced contradicts dynamic_context_paral"):
+        TrainingJob.from_hf("Qwen/Qwen3-8B", 16, sequence_packing_scheduler="dp_balanced", **given)
     job = TrainingJob.from_hf("Qwen/Qwen3-8B", 16, **given)
     with pytest.raises(UnsupportedError, match="plan does not search layouts of dynamic_context_parallel"):
         plan(job)

@@ -41,18 +41,25 @@ def packed(model: Model, t: Training, degrees: dict[str, Any], world: Any) -> Ro
         raise ConfigError(f"max_seqlen_per_dp_cp_rank={t.max_seqlen_per_dp_cp_rank} must be at least 1")
     if t.seq_length < 1:
         return Rows(model, t, {}, [])  # legality says why
+    if t.dynamic_context_parallel and t.sequence_packing_scheduler not in (None, DYNAMIC):
+        raise ConfigError(
+            f"sequence_packing_scheduler={t.sequence_packing_scheduler} contradicts dynamic_context_parallel; give one of them"
+        )
     if t.dynamic_context_parallel or t.sequence_packing_scheduler == DYNAMIC:
         return _dynamic(model, t, degrees, world if isinstance(world, int) and world > 0 else None)
     if not t.sequence_packing_scheduler or has_compressed(model):
         return Rows(model, t, {}, [])
     ranks = _degree(degrees, "context_parallel_size")
     tokens = t.max_seqlen_per_dp_cp_rank or ceil_div(t.seq_length, ranks)
-    row = tokens * ranks
+    row = max(tokens * ranks, t.seq_length)  # a sample that is longer is a row alone
     if (row, 1) == (t.seq_length, t.micro_batch_size):
         return Rows(model, t, {}, [])
+    what = f"max_seqlen_per_dp_cp_rank {tokens:,} x context_parallel_size {ranks}"
+    if row > tokens * ranks:
+        what = f"the longest sample, which is longer than {what}"
     said = (
         f"sequence_packing_scheduler={t.sequence_packing_scheduler} packs samples of up to {t.seq_length:,} tokens: the figures are of the "
-        f"fullest microbatch, one row of {row:,} tokens (max_seqlen_per_dp_cp_rank {tokens:,} x context_parallel_size {ranks})"
+        f"fullest microbatch, one row of {row:,} tokens ({what})"
     )
     longer = dataclasses.replace(t, seq_length=row, micro_batch_size=1)
     return Rows(_with_positions(model, t, row), longer, {}, [Assumption(said, f"packed rows of {row:,} tokens")])
@@ -67,21 +74,30 @@ def _dynamic(model: Model, t: Training, degrees: dict[str, Any], world: int | No
     tp, cp, pp = (_degree(degrees, f"{kind}_parallel_size") for kind in ("tensor_model", "context", "pipeline_model"))
     group = max(world // (tp * pp), 1) if world else cp
     limit = t.max_seqlen_per_dp_cp_rank or ceil_div(t.seq_length, group)
-    ranks = max(1 << (ceil_div(t.seq_length, limit) - 1).bit_length(), t.min_dynamic_context_parallel_size)
+    needed = 1 << (ceil_div(t.seq_length, limit) - 1).bit_length()
+    ranks = max(needed, t.min_dynamic_context_parallel_size)
     if world and group % ranks:
+        why, fix = (
+            f"seq_length={t.seq_length} needs {ranks} ranks of {limit} tokens",
+            "give max_seqlen_per_dp_cp_rank more tokens",
+        )
+        if ranks > needed:
+            why, fix = f"min_dynamic_context_parallel_size={ranks}", "make that smaller"
         raise ConfigError(
-            f"dynamic_context_parallel: seq_length={t.seq_length} needs {ranks} ranks of max_seqlen_per_dp_cp_rank={limit} tokens, which "
-            f"do not divide the {group} of data and context parallelism; give more tokens for a rank, or other GPUs"
+            f"dynamic_context_parallel: {why}, and {ranks} does not divide the {group} ranks of data and context parallelism; {fix}, or "
+            "use other GPUs"
         )
     filled = limit if t.mcore >= PACKS else min(limit, t.seq_length)
     row = round_up(filled * ranks, tp * ranks * (2 if ranks > 1 else 1))
     batch = t.global_batch_size
+    steps = ""
     if batch is not None:
-        batch = ceil_div(batch * t.seq_length, group * filled) * (group // ranks)
+        microbatches = ceil_div(batch * t.seq_length, group * filled)
+        batch, steps = microbatches * (group // ranks), f"; a step has at most {microbatches:,} microbatches"
     said = (
         f"dynamic_context_parallel gives a sample as many ranks as its length needs: the figures are of the fullest microbatch, {ranks} "
-        f"ranks with {row // ranks:,} tokens each (seq_length {t.seq_length:,}, max_seqlen_per_dp_cp_rank {limit:,}); shorter samples "
-        "take fewer ranks"
+        f"ranks with {row // ranks:,} tokens each (seq_length {t.seq_length:,}, max_seqlen_per_dp_cp_rank {limit:,}), whatever "
+        f"context_parallel_size and micro_batch_size are; shorter samples take fewer ranks{steps}"
     )
     training = dataclasses.replace(
         t,
@@ -90,9 +106,8 @@ def _dynamic(model: Model, t: Training, degrees: dict[str, Any], world: int | No
         global_batch_size=batch,
         dynamic_context_parallel=True,
         sequence_packing_scheduler=DYNAMIC,
-        max_seqlen_per_dp_cp_rank=limit,
     )
-    short = f"cp {ranks}, of the longest samples"
+    short = f"{ranks} ranks for the longest samples"
     return Rows(_with_positions(model, t, row), training, {"context_parallel_size": ranks}, [Assumption(said, short)])
 
 

@@ -226,7 +226,16 @@ def dynamic_context(model: Model, layout: Layout, training: Training) -> Iterato
     least = t.min_dynamic_context_parallel_size
     if least < 1 or least & (least - 1):
         yield broken("dynamic-cp-least-is-a-power", min_dynamic_context_parallel_size=least)
+    ranks = layout.dp * layout.cp
+    if ranks % 2:
+        yield broken("dynamic-cp-odd-ranks", ranks=ranks)
     if t.mcore < PACKS:
+        yield from broken_if(
+            (
+                (least > 1, "dynamic-cp-least-of-newer-version"),
+                (t.max_seqlen_per_dp_cp_rank is None, "dynamic-cp-needs-tokens"),
+            )
+        )
         if layout.pp > 1:
             yield broken("dynamic-cp-with-pp", {PP: layout.pp})
         if model.multi_latent_attention:

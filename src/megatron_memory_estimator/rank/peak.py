@@ -112,11 +112,11 @@ def draining(rank: Rank) -> Candidate:
 
 
 def flattened_gradients(rank: Rank) -> tuple[Row, ...]:
-    """One copy of the gradients of all tensors that are replicated over tp, with sequence parallelism."""
+    """One copy of the gradients of all trained tensors that are replicated over tp, with sequence parallelism."""
     c = rank.context
     if not c.sp_many:
         return ()
-    copies = [(p, n) for plan in rank.plans for p, n in plan.params if p.split == "replicated"]
+    copies = [(p, n) for plan in rank.plans for p, n in plan.params if p.split == "replicated" and not p.frozen]
     numel = sum(p.numel * n for p, n in copies)
     size = DTYPE_BYTES[c.training.grad_dtype]
     row = Row("transient", "flattened gradients of replicated parameters", "[numel]", (numel,), c.training.grad_dtype, 1,

@@ -76,8 +76,9 @@ def _by_parameter(stage: Stage, at: str, rows: Iterable[Row]) -> Iterator[Share]
         yield Share(one.name, one.local_shape, one.copies, parts)
     names = {state.name: state.part for state in stage.rank.states}
     yield from (Share(name, (), 1, {names[name]: nbytes}) for name, nbytes in others)
+    held = {state.name for state in stage.rank.states if state.since in since}
     for row in rows:
-        if row.name not in names:
+        if row.name not in held:
             yield Share(row.name, row.local_shape, row.copies, {row.part: row.nbytes})
 
 

@@ -169,6 +169,10 @@ def _alone(given: Mapping[str, Any], model: Model, layout: Layout, training: Tra
             (has("moe_single_grouped_weight") and not fuser, "argument-grouped-weight"),
             (has("overlap_p2p_comm_warmup_flush") and (layout.pp == 1 or not overlapped), "argument-warmup-flush"),
             (has("dynamic_context_parallel") and not has("calculate_per_token_loss"), "argument-dynamic-loss"),
+            (
+                has("dynamic_context_parallel") and has("dataloader_type", "single") != "single",
+                "argument-dynamic-loader",
+            ),
             (has("moe_ffn_hidden_size") and not experts and not hybrid, "argument-moe-ffn-without-experts"),
             (has("moe_latent_size") and not experts, "argument-latent-size-without-experts"),
             (has("glu_linear_offset") and has("swiglu"), "argument-glu-offset"),
