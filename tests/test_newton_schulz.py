@@ -26,16 +26,26 @@ MEASURED: list[tuple[tuple[int, int], int, int, dict[str, Any], float]] = [
     ((128, 128), 1, 4, {"muon_tp_mode": "duplicated"}, 56.0),
     ((64, 256), 4, 1, {"muon_tp_mode": "distributed"}, 20.0),
     ((128, 128), 1, 4, {"muon_tp_mode": "distributed"}, 12.0),
+    ((300, 100), 1, 1, {"muon_fp32_matmul_prec": "high"}, 12.0),
+    ((128, 128), 1, 1, {"muon_fp32_matmul_prec": "high", "muon_nesterov": True}, 20.0),
+    ((64, 256), 4, 1, {"muon_fp32_matmul_prec": "high", "muon_tp_mode": "duplicated"}, 96.0),
+    ((256, 64), 4, 1, {"muon_fp32_matmul_prec": "highest", "muon_tp_mode": "duplicated"}, 66.0),
+    ((128, 128), 1, 4, {"muon_fp32_matmul_prec": "high", "muon_tp_mode": "duplicated"}, 72.0),
+    ((64, 256), 4, 1, {"muon_fp32_matmul_prec": "high", "muon_tp_mode": "distributed"}, 40.0),
+    ((128, 128), 1, 4, {"muon_fp32_matmul_prec": "high", "muon_tp_mode": "distributed"}, 16.0),
 ]
 """Rows and columns of a rank, ranks that share either, settings, bytes."""
 SPLIT = [
-    (2, 4, 16, 64, 1, 12.0),
-    (4, 4, 32, 128, 1, 12.0),
-    (1, 1, 32, 256, 1, 8.0),
-    (8, 4, 16, 64, 4, 41 + 1 / 3),
-    (4, 4, 16, 64, 4, 37 + 1 / 3),
+    (2, 4, 16, 64, 1, "medium", 12.0),
+    (4, 4, 32, 128, 1, "medium", 12.0),
+    (1, 1, 32, 256, 1, "medium", 8.0),
+    (8, 4, 16, 64, 4, "medium", 41 + 1 / 3),
+    (4, 4, 16, 64, 4, "medium", 37 + 1 / 3),
+    (2, 4, 16, 64, 1, "high", 12.0),
+    (8, 4, 16, 64, 4, "high", 49 + 1 / 3),
+    (4, 4, 16, 64, 4, "high", 48.0),
 ]
-"""Query groups, heads of each, head dim, columns, tensor-parallel ranks (which duplicate), bytes."""
+"""Query groups, heads of each, head dim, columns, tensor-parallel ranks (which duplicate), precision of products, bytes."""
 
 
 def matrix(rows: int, columns: int, row_ways: int, column_ways: int, name: str = "mlp.linear_fc1.weight") -> Param:
@@ -55,8 +65,10 @@ def test_a_matrix(
     assert found == each * shape[0] * shape[1]
 
 
-@pytest.mark.parametrize(("groups", "heads", "d", "columns", "ways", "each"), SPLIT)
-def test_query_key_and_value_apart(groups: int, heads: int, d: int, columns: int, ways: int, each: float) -> None:
+@pytest.mark.parametrize(("groups", "heads", "d", "columns", "ways", "precision", "each"), SPLIT)
+def test_query_key_and_value_apart(
+    groups: int, heads: int, d: int, columns: int, ways: int, precision: str, each: float
+) -> None:
     small = {
         "num_query_groups": groups,
         "num_attention_heads": groups * heads,
@@ -65,7 +77,7 @@ def test_query_key_and_value_apart(groups: int, heads: int, d: int, columns: int
     }
     model = context(**small).model
     rows = groups * (heads + 2) * d // ways
-    mode = Training(muon_tp_mode="duplicated" if ways > 1 else "blockwise")
+    mode = Training(muon_tp_mode="duplicated" if ways > 1 else "blockwise", muon_fp32_matmul_prec=precision)
     found = step_bytes(model, mode, matrix(rows, columns, ways, 1, "self_attention.linear_qkv.weight"))
     assert found == pytest.approx(each * rows * columns)
 

@@ -29,7 +29,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "disable_parameter_transpose_cache", "attention_softmax_in_fp32",
     ),
     "optimizer and gradients": (
-        "muon_nesterov", "muon_split_qkv", "muon_tp_mode",
+        "muon_fp32_matmul_prec", "muon_nesterov", "muon_split_qkv", "muon_tp_mode",
         "optimizer", "sgd_momentum", "use_distributed_optimizer", "num_distributed_optimizer_instances",
         "use_precision_aware_optimizer", "main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
         "store_param_remainders", "use_layer_wise_param_layout", "data_parallel_rank", "accumulate_allreduce_grads_in_fp32",

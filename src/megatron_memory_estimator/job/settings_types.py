@@ -178,6 +178,7 @@ class Settings(TypedDict, total=False):
     delay_wgrad_compute: bool  # all-to-all overlap: weight gradients after the backward of their part
     routing_phase: Literal["forced_balance", "first_steps", "early", "early_strong_balancing", "pretraining", "fine_tuning"]
     router_imbalance: float | Literal["balanced", "worst"] | None  # rows of the busiest expert-parallel rank relative to balanced ...
+    muon_fp32_matmul_prec: Literal["medium", "high", "highest"]  # muon: precision of its matrix products; medium has 16-bit matrices
     muon_nesterov: bool  # muon: Nesterov's momentum
     muon_split_qkv: bool  # muon: query, key and value are orthogonalized apart
     muon_tp_mode: Literal["blockwise", "duplicated", "distributed"] | None  # muon: what tensor-parallel ranks orthogonalize: their own ...

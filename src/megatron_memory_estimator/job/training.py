@@ -322,6 +322,9 @@ class Training(Loss, Checkpointing, CompressedTraining, Packing, TowerTraining, 
         words={"balanced": 1.0, "worst": WORST_ROUTING}, of="moe",
     )  # fmt: skip
 
+    muon_fp32_matmul_prec: str = setting(
+        "medium", "muon: precision of its matrix products; medium has 16-bit matrices", choices=("medium", "high", "highest")
+    )  # fmt: skip
     muon_nesterov: bool = setting(False, "muon: Nesterov's momentum")
     muon_split_qkv: bool = setting(True, "muon: query, key and value are orthogonalized apart")
     muon_tp_mode: str | None = setting(

@@ -3,6 +3,8 @@
     momentum (with Nesterov's a copy of 4 S) -> normed in fp32, 4 S -> in 16 bits, 2 S -> iterations -> in fp32, 4 S
     -> times a scale, 4 S -> times another, 4 S: at most 12 S bytes of a matrix of S elements
 
+Iterations stay in fp32 with `muon_fp32_matmul_prec` high and highest: twice the bytes of each.
+
 Query, key and value are orthogonalized apart: copies of them where there are several groups, and the results, which are joined. With
 `muon_tp_mode` duplicated a rank gathers the whole matrix first: its parts, the parts joined, and the first 6 of those 12.
 
@@ -24,8 +26,8 @@ from .state import State
 
 WIDE = 4
 """Bytes of an element in fp32."""
-SCALED, NORMED = 3 * WIDE, WIDE + 2
-"""Bytes of an element while the result is scaled twice, and while its norm is taken and narrowed."""
+SCALED = 3 * WIDE
+"""Bytes of an element while the result is scaled twice."""
 DUPLICATES = (0, 20)
 """The Megatron-Core whose default gathers whole matrices (Megatron-LM main, optimizer_config.py)."""
 
@@ -59,8 +61,8 @@ def step_bytes(model: Model, t: Training, param: Param) -> int:
     matrix = Matrix(*(dim.local for dim in param.shape), *(dim.ways if dim.axes else 1 for dim in param.shape))
     nesterov = WIDE * matrix.elements if t.muon_nesterov else 0
     if t.muon_split_qkv and param.name.endswith("linear_qkv.weight"):
-        return nesterov + _split(model, matrix, tp_mode(t))
-    return nesterov + _whole(matrix, tp_mode(t))
+        return nesterov + _split(model, matrix, t)
+    return nesterov + _whole(matrix, t)
 
 
 class Matrix(NamedTuple):
@@ -77,21 +79,25 @@ class Matrix(NamedTuple):
         return self.rows * self.columns
 
 
-def _whole(x: Matrix, mode: str) -> int:
-    """Of a matrix that is orthogonalized whole. An iteration has the matrix before and after it in 16 bits, and two squares of its smaller
-    side, or of the side that no rank shares."""
-    ways = x.row_ways * x.column_ways
-    scaled = SCALED * x.elements
+def _whole(x: Matrix, t: Training) -> int:
+    """Of a matrix that is orthogonalized whole. An iteration has the matrix before and after it, and two squares of its smaller side, or
+    of the side that no rank shares."""
+    ways, mode = x.row_ways * x.column_ways, tp_mode(t)
+    width = 2 if t.muon_fp32_matmul_prec == "medium" else WIDE
     if ways == 1 or mode == "blockwise":
-        return scaled
+        return max(SCALED * x.elements, _iteration(x.elements, min(x.rows, x.columns), width))
     if mode == "distributed":
-        side = x.columns if x.row_ways > 1 else x.rows
-        return max(scaled, WIDE * (x.elements + side * side))
+        return max(SCALED * x.elements, _iteration(x.elements, x.columns if x.row_ways > 1 else x.rows, width))
     elements, side = ways * x.elements, min(x.rows * x.row_ways, x.columns * x.column_ways)
-    return 2 * WIDE * elements + max(NORMED * elements, WIDE * (elements + side * side))
+    normed = (WIDE + width) * elements
+    return 2 * WIDE * elements + max(normed, _iteration(elements, side, width))
 
 
-def _split(model: Model, x: Matrix, mode: str) -> int:
+def _iteration(elements: int, side: int, width: int) -> int:
+    return 2 * width * (elements + side * side)
+
+
+def _split(model: Model, x: Matrix, t: Training) -> int:
     """Of query, key and value apart: what is done of the others stays, and all is joined at the end."""
     gates = 2 if model.attention_output_gate else 1
     heads = model.num_attention_heads // model.groups * gates
@@ -99,5 +105,5 @@ def _split(model: Model, x: Matrix, mode: str) -> int:
     parts = [x._replace(rows=x.rows * one // sum(rows)) for one in rows]
     copies = WIDE * x.elements if model.groups > x.row_ways else 0
     done = (WIDE * sum(one.elements for one in parts[:at]) for at in range(len(parts)))
-    moments = [before + _whole(one, mode) for before, one in zip(done, parts, strict=True)]
+    moments = [before + _whole(one, t) for before, one in zip(done, parts, strict=True)]
     return max(copies + max(moments), 2 * WIDE * x.elements)
