@@ -168,6 +168,8 @@ def numel(chunks: list[list[tuple[Param, int]]], layout: Layout) -> dict[str, in
         for param, copies in params:
             if param.name.endswith(".weight_magnitude") or ("experts." in param.name and ".adapter." in param.name):
                 continue  # whole beside a row-parallel linear; one adapter for all experts of a rank
+            if param.name.endswith("ngram_embedding.weight"):
+                continue  # a rank has as many rows of each table as any, and all expert-tensor-parallel ranks have the same
             assert param.numel_each == prod(dim.local for dim in param.shape)
             here[param.name] += param.numel * copies * ways[param.split]
         for name, count in here.items():
