@@ -11,7 +11,7 @@ from .dataclass import dataclass
 from .device.host import HostTerm, host_terms
 from .device.phases import Phase, phases
 from .device.reserved import reserved_bytes
-from .device.terms import Range, widest
+from .device.terms import Range, together, widest
 from .device.verdict import Allocated, Ranges, Verdict, allocated, phase_ranges, unfragmented, verdict
 from .doors import door
 from .errors import ConfigError
@@ -58,7 +58,7 @@ class Stage:
     @property
     def host_bytes(self) -> Range:
         """Host memory of one GPU's process."""
-        return Range(sum(term.low for term in self.host), sum(term.high for term in self.host))
+        return together(self.host)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from .errors import LayoutError, coded
 from .tables import rows_beside
-from .wording import counted
+from .wording import all_of, counted
 
 TP, CP, PP = "tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size"
 EP, ETP = "expert_model_parallel_size", "expert_tensor_parallel_size"
@@ -104,6 +104,12 @@ def broken_if(cases: Iterable[tuple[object, str]]) -> Iterator[Violation]:
     for wrong, code in cases:
         if wrong:
             yield broken(code)
+
+
+def broken_by(code: str, parts: Mapping[str, object], numbers: Numbers | None = None) -> Iterator[Violation]:
+    """The violation of a rule about `names`, where one of these parts of a run is there."""
+    if names := [name for name, there in parts.items() if there]:
+        yield broken(code, numbers, names=all_of(names))
 
 
 def _tidy(rule: str) -> str:

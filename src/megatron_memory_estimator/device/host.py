@@ -206,7 +206,7 @@ def rollout_copies(job: TrainingJob, rank: Rank) -> Iterator[Pinned]:
         moved -= {"gradients"}
     again = r.torch_memory_saver and r.disable_param_buffers_cpu_backup
     for part in STATE_PARTS:
-        here = (s for s in rank.states if s.part == part and part in moved and s.since != "optimizer")
+        here = (s for s in rank.states if s.part == part and part in moved and not s.of_step)
         size = sum(s.nbytes for s in here if not (again and part == "weights" and not s.frozen))
         if size:
             yield Pinned(f"{part} (offload between phases)", size, any_rounding(size), "pinned copies while others run")

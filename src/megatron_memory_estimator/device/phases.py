@@ -17,7 +17,7 @@ from ..states.fsdp import active, gathered_dtype, turned
 from ..states.state import State, is_second, model_state
 from ..tape.tensor import DTYPE_BYTES, ceil_div, largest
 from .checkpoint import adopts, by_rank, load_terms, save_terms, shards, tables_of
-from .terms import Range, Term, widest
+from .terms import Range, Term, together, widest
 
 SOURCES = {
     "first_step": "Megatron-LM dev megatron/training/arguments.py (chunked_optimizer_state_offload)",
@@ -161,7 +161,7 @@ def save_range(rank: Rank) -> Range:
 
 def most(moments: Sequence[Sequence[Term]]) -> Range:
     """The most of several moments, at either end."""
-    return reduce(widest, (Range(sum(t.low for t in terms), sum(t.high for t in terms)) for terms in moments))
+    return reduce(widest, map(together, moments))
 
 
 def load(rank: Rank) -> Phase:

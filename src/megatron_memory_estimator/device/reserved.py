@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 from ..job.training import Training
 from ..job.training_job import TrainingJob
+from ..modules.flash_next import MIXER, NORMED
 from ..rank.captures import capture_scratch, graph_ends, outputs_in_pool, pool
 from ..rank.peak import Peak
 from ..rank.rank import Rank, state_bytes
 from ..tape.tensor import chosen, largest, whole_below
 from .phases import build, built_apart, own_storage
-from .terms import Range, Term
+from .terms import Range, Term, together
 
 
 class Played(NamedTuple):
@@ -112,17 +113,13 @@ def graph_slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
 def wide_streams(rank: Rank) -> Term:
     """Copies of the streams in fp32, as many bytes as the normed ones: kept where the norms of Qwen3.8-Flash-Next's mixers run op by op.
     The record of what they keep compiles them; published peaks are up to 8 % above it, and within 1 % with the copies."""
-    high = 0
+    normed, high = f"{MIXER}.{NORMED}", 0
     for plan, most in zip(rank.plans, rank.schedule.per_chunk, strict=True):
         kept = sum(
-            run.copies * one.tensor.nbytes for run in plan.runs for one in run.trace.saved if NORMED in one.tensor.name
+            run.copies * one.tensor.nbytes for run in plan.runs for one in run.trace.saved if normed in one.tensor.name
         )
         high += most * kept
     return Term("streams in fp32, if norms run op by op", 0, high, "Megatron-LM pull request 7553 is not merged")
-
-
-NORMED = "_hyper_connection.normed in fp32"
-"""The end of the names of normed streams."""
 
 
 def beyond_peak(job: TrainingJob, rank: Rank, peak: Peak) -> list[Term]:
@@ -133,9 +130,10 @@ def beyond_peak(job: TrainingJob, rank: Rank, peak: Peak) -> list[Term]:
 
 def reserved_bytes(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
     """Bytes that torch's caching allocator takes from the device where there is room."""
-    terms = [slack(job, rank, peak), *beyond_peak(job, rank, peak)]
-    low, high = sum(term.low for term in terms), sum(term.high for term in terms)
-    return Range(largest(peak.nbytes + low, build(rank)), most_reserved(job, peak.nbytes, high, built_apart(rank)))
+    more = together([slack(job, rank, peak), *beyond_peak(job, rank, peak)])
+    return Range(
+        largest(peak.nbytes + more.low, build(rank)), most_reserved(job, peak.nbytes, more.high, built_apart(rank))
+    )
 
 
 def loaded_high(job: TrainingJob, loaded: Any) -> Any:

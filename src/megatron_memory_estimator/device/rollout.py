@@ -21,7 +21,7 @@ from ..rank.rank import Rank, workspace_bytes
 from ..states.state import CRITIC, REFERENCE, is_second, reference
 from ..tape.simulate import forward_peak
 from ..tape.tensor import DTYPE_BYTES, largest
-from .terms import Range, Term
+from .terms import Range, Term, together
 
 GIB = 2**30
 ASLEEP = (0.4, 5.0)
@@ -44,7 +44,7 @@ class RolloutPhase(NamedTuple):
     @property
     def allocated(self) -> Range:
         """Bytes that the trainer has allocated."""
-        return Range(sum(term.low for term in self.trainer), sum(term.high for term in self.trainer))
+        return together(self.trainer)
 
     @property
     def beside(self) -> Range:
@@ -108,7 +108,7 @@ def _engine_weights(job: TrainingJob) -> Term:
 def _resident(job: TrainingJob, rank: Rank, away: tuple[str, ...]) -> Iterator[Term]:
     """State of the trainer that is on the device."""
     for part in MOVED:
-        here = (s for s in rank.states if s.part == part and s.since != "optimizer" and not is_second(s))
+        here = (s for s in rank.states if s.part == part and not s.of_step and not is_second(s))
         size = sum(s.nbytes for s in here)
         if part not in away and size:
             yield Term(part, size, size, "resident")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
 
 from ..job.hardware import GIB
 from ..tape.tensor import largest
@@ -18,6 +19,24 @@ class Range(NamedTuple):
 def widest(one: Range, other: Range) -> Range:
     """The most of two ranges at either end, element by element for arrays."""
     return Range(largest(one.low, other.low), largest(one.high, other.high))
+
+
+class Bounded(Protocol):
+    """What has a low and a high value in bytes."""
+
+    @property
+    def low(self) -> int:
+        """Its least."""
+
+    @property
+    def high(self) -> int:
+        """Its most."""
+
+
+def together(parts: Iterable[Bounded]) -> Range:
+    """The bytes of several parts that are there at once."""
+    every = tuple(parts)
+    return Range(sum(one.low for one in every), sum(one.high for one in every))
 
 
 class Term(NamedTuple):

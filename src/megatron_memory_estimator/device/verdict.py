@@ -15,7 +15,7 @@ from ..rank.rank import Rank
 from .outside import outside_terms
 from .phases import build, built_apart, first_step_range, load_range, save_range
 from .reserved import beyond_peak, built_high, freed_bytes, loaded_high, slack, unused_bytes
-from .terms import Range, Term, widest
+from .terms import Range, Term, together, widest
 
 if TYPE_CHECKING:
     from .rollout import RolloutPhase
@@ -118,8 +118,7 @@ class Allocated(NamedTuple):
 
 def allocated(job: TrainingJob, rank: Rank, peak: Peak, rollout: tuple[RolloutPhase, ...] = ()) -> Allocated:
     """The allocated bytes of the phases that are held. `build` has at most what building allocates in all, not at once."""
-    terms = outside_terms(job, rank.context)
-    outside = Range(sum(term.low for term in terms), sum(term.high for term in terms))
+    outside = together(outside_terms(job, rank.context))
     makers: dict[str, Callable[[], Range]] = {
         "training": lambda: _trained(job, rank, peak),
         "first_step": lambda: first_step_range(rank, peak),
@@ -141,8 +140,7 @@ def allocated(job: TrainingJob, rank: Rank, peak: Peak, rollout: tuple[RolloutPh
 
 
 def _trained(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
-    beyond = beyond_peak(job, rank, peak)
-    return Range(peak.nbytes + sum(term.low for term in beyond), peak.nbytes + sum(term.high for term in beyond))
+    return Range(*(peak.nbytes + more for more in together(beyond_peak(job, rank, peak))))
 
 
 def phase_ranges(job: TrainingJob, found: Allocated) -> dict[str, Range]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..job.choices import KERNELS
+from ..job.packing import BALANCED
 from ..wording import any_of, shown, whole
 
 FORMATS = {"delayed": "hybrid", "tensorwise": "hybrid", "blockwise": "e4m3", "mxfp8": "e4m3"}
@@ -113,7 +114,7 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
     if out.pop("offload_optimizer_states", False):  # another name
         out.setdefault("chunked_optimizer_state_offload", True)
     if out.pop("use_varlen_dataset", False):
-        out.setdefault("sequence_packing_scheduler", "dp_balanced")
+        out.setdefault("sequence_packing_scheduler", BALANCED)
     if out.pop("moe_enable_deepep", False):
         out.setdefault("moe_flex_dispatcher_backend", "deepep")  # TransformerConfig.__post_init__
     if out.pop("cpu_offloading", None) is False:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from ..dataclass import dataclass
 from .settings import setting
 
+BALANCED = "dp_balanced"
+"""The scheduler that gives every data-parallel rank rows of about as much work."""
 DYNAMIC = "default_dynamic_cp"
 """The scheduler that gives longer samples more ranks."""
 PACKS = (0, 20)
@@ -22,7 +24,7 @@ class Packing:
     sequence_packing_scheduler: str | None = setting(
         None,
         "who packs samples into rows without padding: a microbatch is one row (DeepSeek-V4: cp above 1 always packs)",
-        choices=("dp_balanced", DYNAMIC),
+        choices=(BALANCED, DYNAMIC),
     )
     max_seqlen_per_dp_cp_rank: int | None = setting(
         None,

@@ -10,7 +10,7 @@ from ..job.packing import PACKS
 from ..job.pipeline import interleaved
 from ..job.training import Training
 from ..modules.kinds import has_compressed, kinds_in
-from ..rules import CP, ETP, EXPERT_SHARDS, PP, SHARDS, TP, Violation, broken, broken_if
+from ..rules import CP, ETP, EXPERT_SHARDS, PP, SHARDS, TP, Violation, broken, broken_by, broken_if
 from ..states.buffers import by_layout, deals_whole
 from ..states.optimizers import OPTIMIZERS
 from ..wording import all_of
@@ -117,7 +117,6 @@ def _second_version(layout: Layout, t: Training) -> Iterator[Violation]:
         "use_distributed_optimizer": t.use_distributed_optimizer,
         "optimizer_cpu_offload": t.optimizer_cpu_offload,
     }
-    names = [name for name, on in excluded.items() if on]
     whole = t.data_parallel_sharding_strategy == "optim_grads_params"
     yield from broken_if(
         (
@@ -128,8 +127,7 @@ def _second_version(layout: Layout, t: Training) -> Iterator[Violation]:
     )
     if any(size > 1 for size in split.values()):
         yield broken("megatron-fsdp-2-degrees", split)
-    if names:
-        yield broken("megatron-fsdp-2-excludes", names=all_of(names))
+    yield from broken_by("megatron-fsdp-2-excludes", excluded)
 
 
 def weight_shards(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
@@ -164,10 +162,8 @@ def weight_shards(model: Model, layout: Layout, training: Training) -> Iterator[
         "experts that run one after the other": layout.egtp > 1 and model.has_moe and not t.moe_grouped_gemm,
         "experts of one expert-parallel rank": layout.egtp > 1 and layout.ep == 1,
     }
-    names = [name for name, on in unknown.items() if on]
-    if names:
-        shards = (SHARDS, layout.tp * layout.gtp) if layout.gtp > 1 else (EXPERT_SHARDS, layout.etp * layout.egtp)
-        yield broken("weight-shards-not-modelled", {SHARDS: shards}, names=all_of(names))
+    shards = (SHARDS, layout.tp * layout.gtp) if layout.gtp > 1 else (EXPERT_SHARDS, layout.etp * layout.egtp)
+    yield from broken_by("weight-shards-not-modelled", unknown, {SHARDS: shards})
 
 
 WEIGHT_SHARDS = ((0, 19), (2, 19))
@@ -208,12 +204,14 @@ def chunked_state(model: Model, layout: Layout, training: Training) -> Iterator[
         "weights in low precision": bool(t.low_precision_weights),
         "optimizers without use_distributed_optimizer": not t.use_distributed_optimizer,
     }
-    if t.mcore < SECOND_VERSION:
+    if t.mcore < CHUNKED:
         yield broken("chunked-state-of-newer-version")
-    if names := [name for name, on in excluded.items() if on]:
-        yield broken("chunked-state-excludes", names=all_of(names))
-    if names := [name for name, on in unknown.items() if on]:
-        yield broken("chunked-state-not-modelled", names=all_of(names))
+    yield from broken_by("chunked-state-excludes", excluded)
+    yield from broken_by("chunked-state-not-modelled", unknown)
+
+
+CHUNKED = (0, 20)
+"""The Megatron-Core that has chunked_optimizer_state_offload."""
 
 
 def dynamic_context(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
@@ -249,8 +247,7 @@ def dynamic_context(model: Model, layout: Layout, training: Training) -> Iterato
         "layers without softmax attention": any(kind.state_heads != "none" for kind in kinds_in(model.every_kind)),
         "DeepSeek-V4's attention": has_compressed(model),
     }
-    if names := [name for name, on in unknown.items() if on]:
-        yield broken("dynamic-cp-not-modelled", names=all_of(names))
+    yield from broken_by("dynamic-cp-not-modelled", unknown)
 
 
 def two_optimizers(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:

@@ -17,11 +17,10 @@ from ..job.layout import Layout
 from ..job.model import Model
 from ..job.pipeline import interleaved
 from ..job.training import Training
-from ..rules import Violation, broken
+from ..rules import Violation, broken_by
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor, numel_of
 from ..tape.work import Gemm, Streamed
-from ..wording import all_of
 from .attention import self_attention
 from .context import Context
 from .gated_delta_net import gated_delta_net
@@ -36,31 +35,29 @@ KEPT = "fp32"
 """Dtype of the mixers' norms and injections."""
 NGRAM_TABLE = "ple.ngram_embedding.weight"
 """The name of the tables, whose rows expert-parallel ranks share."""
+MIXER, NORMED = "_hyper_connection", "normed in fp32"
+"""Names of a sub-layer's mixer, behind what it is of, and of the streams that it has normed."""
 SubLayer = Callable[[Tensor], Module[Tensor]]
 
 
 def gdn_layer(c: Context, streams: Tensor, layer: int = 0) -> Module[Tensor]:
     """The streams behind a gated delta net, and behind the tables of n-grams where the layer has them."""
-    if c.model.has_ngrams:
-        streams = yield from in_part("streams", ngrams(c, streams))
-    return (yield from _around(c, "attn_hyper_connection", streams, lambda x: gated_delta_net(c, x, layer, normed=x)))
+    return (yield from _attention(c, streams, lambda x: gated_delta_net(c, x, layer, normed=x)))
 
 
 def qsa_layer(c: Context, streams: Tensor, layer: int = 0) -> Module[Tensor]:
     """The streams behind attention to the tokens that the indexer picks: a mask of all pairs, which no fused kernel takes."""
-    if c.model.has_ngrams:
-        streams = yield from in_part("streams", ngrams(c, streams))
 
     def attend(x: Tensor) -> Module[Tensor]:
         yield from in_part("core_attn", indexer(c, x))
         return (yield from self_attention(c, x, layer, normed=x))
 
-    return (yield from _around(c, "attn_hyper_connection", streams, attend))
+    return (yield from _attention(c, streams, attend))
 
 
 def moe_layer(c: Context, streams: Tensor, layer: int = 0) -> Module[Tensor]:
     """The streams behind experts."""
-    return (yield from _around(c, "mlp_hyper_connection", streams, lambda x: moe(c, x, layer, normed=x)))
+    return (yield from _around(c, f"mlp{MIXER}", streams, lambda x: moe(c, x, layer, normed=x)))
 
 
 def _widths(c: Context) -> tuple[Dim, Dim]:
@@ -79,6 +76,12 @@ def mixer_params(c: Context, name: str, *, injects: bool) -> Module[None]:
         yield Param(f"{name}.block_inject_weight.weight", (c.streams, wide), dtype=KEPT)
 
 
+def _attention(c: Context, streams: Tensor, sublayer: SubLayer) -> Module[Tensor]:
+    if c.model.has_ngrams:
+        streams = yield from in_part("streams", ngrams(c, streams))
+    return (yield from _around(c, f"attn{MIXER}", streams, sublayer))
+
+
 def _around(c: Context, name: str, before: Tensor, sublayer: SubLayer) -> Module[Tensor]:
     yield from mixer_params(c, name, injects=True)
     inject = c.stream(f"{name}.inject", c.streams)
@@ -94,7 +97,7 @@ def mixed(c: Context, name: str, before: Tensor, inject: Tensor | None = None) -
     """The gated mean of the normed streams; with the weights by which a sub-layer's output is added to each."""
     wide, low = _widths(c)
     out = c.stream(f"{name}.mixed", c.hidden)
-    normed = before.like(f"{name}.normed in fp32", KEPT)
+    normed = before.like(f"{name}.{NORMED}", KEPT)
     gate = before.like(f"{name}.gate", c.dtype)
     kept = [
         before,
@@ -243,8 +246,7 @@ def flash_next_rules(model: Model, layout: Layout, training: Training) -> Iterat
         "distribute_saved_activations": t.distribute_saved_activations,
         "transformer_impl=local": not t.te_spec,
     }
-    if names := [name for name, on in unknown.items() if on]:
-        yield broken("gated-streams-not-modelled", names=all_of(names))
+    yield from broken_by("gated-streams-not-modelled", unknown)
 
 
 _GATED = Kind(

@@ -59,7 +59,9 @@ def changed(job: TrainingJob, values: Settings) -> TrainingJob:
     return dataclasses.replace(new, num_microbatches=training.global_batch_size // per_step)
 
 
-OF_SAMPLES = frozenset(("world_size", "micro_batch_size", *list(NUMBERS)[:3]))
+OF_SAMPLES = frozenset((
+    "world_size", "micro_batch_size", "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
+))  # fmt: skip
 """Settings that dynamic context parallelism decides, or that decide how many ranks it has for a sample."""
 
 

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 from ..inputs.bridge_config import DDP, FIELDS, OVERLAP
 from ..inputs.effects import OWNERS
-from ..inputs.megatron.derive import PACKING, RENAMED, Job, said
+from ..inputs.megatron.derive import RENAMED, Job, said
 from ..inputs.megatron.job import job_from_args
 from ..inputs.megatron.refused import SHORT_NAMES, VARIANTS
 from ..inputs.megatron.table import Argument, arguments
 from ..job.model import Model
+from ..job.packing import BALANCED
 from ..job.training_job import TrainingJob
 from ..legality.asserted_environment import asserted, refuses_loss
 from ..modules.kinds import has_compressed, owners_of
@@ -240,7 +241,8 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
     model, t = job.model, job.training
     settings = settings_of(job)
     if job.layout.cp > 1 and has_compressed(model):
-        settings["sequence_packing_scheduler"] = t.sequence_packing_scheduler or PACKING
+        # what context parallelism of compressed attention needs (Megatron-LM `dev` `deepseek_v4_hybrid_attention.py`)
+        settings["sequence_packing_scheduler"] = t.sequence_packing_scheduler or BALANCED
         row = ceil_div(
             t.seq_length * t.micro_batch_size, job.layout.cp
         )  # of which the scheduler's own default has one sequence

@@ -136,8 +136,8 @@ def finalising(rank: Rank, rest: int) -> Candidate:
 def optimizer_step(rank: Rank, rest: int) -> Candidate:
     """The optimizer step: state that exists only during it, or until gradients are zeroed."""
     extras = tuple(
-        Row("transient" if s.since == "optimizer" else "optimizer", s.name, "[numel]", (s.numel,), s.dtype, 1, s.nbytes,
-            "exists only in the optimizer step" if s.since == "optimizer" else "until gradients are zeroed")
+        Row("transient" if s.of_step else "optimizer", s.name, "[numel]", (s.numel,), s.dtype, 1, s.nbytes,
+            "exists only in the optimizer step" if s.of_step else "until gradients are zeroed")
         for s in rank.states
         if s.since in ("step", "optimizer")
     )  # fmt: skip

@@ -17,7 +17,7 @@ from ..device.host import conversion_terms
 from ..device.host import per_node as of_node
 from ..device.outside import outside_terms
 from ..device.rollout import asleep
-from ..device.terms import Range, Term
+from ..device.terms import Range, Term, together
 from ..device.verdict import Event, explain_terms
 from ..estimator import Estimate, Stage
 from ..job.model import Model
@@ -229,7 +229,8 @@ def phase_terms(estimate: Estimate, event: Event) -> PhaseTerms:
     stage = estimate.stages[event.pp_rank]
     found = [one for one in _allocated_terms(stage, event.phase) if one.low or one.high]
     found += outside_terms(stage.job, stage.rank.context)
-    rest = Range(event.device.low - sum(one.low for one in found), event.device.high - sum(one.high for one in found))
+    named = together(found)
+    rest = Range(event.device.low - named.low, event.device.high - named.high)
     if rest.high > 0:
         found.append(
             Term("fragmentation and the like", max(rest.low, 0), rest.high, "docs/explanation/device_memory.md")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..device.outside import nccl_terms
-from ..device.terms import Range
+from ..device.terms import Range, together
 from ..errors import ConfigError
 from ..estimator import Estimate, Stage, stage_of
 from ..evidence.figures import KIND_OF, LAST, TOOLS, Figure, OutOfMemoryMessage, figures, largest, out_of_memory
@@ -156,8 +156,7 @@ def _told(one: Figure, result: Estimate) -> Told:
     stage = _stage(result, job.layout.world_size - 1 if one.of == LAST else rank)
     kind = KIND_OF.get(one.quantity)
     if one.quantity == "NCCL":
-        terms = nccl_terms(job)
-        return Told(one, stage.pp_rank, Range(sum(term.low for term in terms), sum(term.high for term in terms)))
+        return Told(one, stage.pp_rank, together(nccl_terms(job)))
     return Told(one, stage.pp_rank, figure(stage, kind, first=one.iteration == 1) if kind is not None else None)
 
 

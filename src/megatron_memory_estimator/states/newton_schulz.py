@@ -84,10 +84,10 @@ def _whole(x: Matrix, t: Training) -> int:
     of the side that no rank shares."""
     ways, mode = x.row_ways * x.column_ways, tp_mode(t)
     width = 2 if t.muon_fp32_matmul_prec == "medium" else WIDE
-    if ways == 1 or mode == "blockwise":
-        return max(SCALED * x.elements, _iteration(x.elements, min(x.rows, x.columns), width))
-    if mode == "distributed":
-        return max(SCALED * x.elements, _iteration(x.elements, x.columns if x.row_ways > 1 else x.rows, width))
+    alone = ways == 1 or mode == "blockwise"
+    if alone or mode == "distributed":
+        side = min(x.rows, x.columns) if alone else x.columns if x.row_ways > 1 else x.rows
+        return max(SCALED * x.elements, _iteration(x.elements, side, width))
     elements, side = ways * x.elements, min(x.rows * x.row_ways, x.columns * x.column_ways)
     normed = (WIDE + width) * elements
     return 2 * WIDE * elements + max(normed, _iteration(elements, side, width))

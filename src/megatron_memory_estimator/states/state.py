@@ -50,6 +50,11 @@ class State(NamedTuple):
         """Its name in reports."""
         return " ".join(filter(None, (self.tensor, self.group, f"chunk {self.chunk}")))
 
+    @property
+    def of_step(self) -> bool:
+        """Whether it exists during the optimizer step alone."""
+        return self.since == "optimizer"
+
 
 def _state(part: StatePart, tensor: str, buffer: Buffer, dtype: str, numel: int, since: Since, why: str) -> State:
     nbytes = numel * DTYPE_BYTES[dtype]

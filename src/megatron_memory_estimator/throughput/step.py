@@ -130,7 +130,7 @@ def optimizer(m: Machine, c: Context, rank: Rank) -> Any:
     during the step; gradients are read and weights written; both before that pass through memory (PASSES, OWNED). What is offloaded is
     stepped on the host. State that is there between steps is copied in and out, one after the other (no public rate; an upper bound)."""
     away = state_in_host_memory(c, rank.buffers)
-    kept = sum(s.nbytes for s in rank.states if s.part == "optimizer" and not (away and s.since == "optimizer")) + away
+    kept = sum(s.nbytes for s in rank.states if s.part == "optimizer" and not (away and s.of_step)) + away
     owned: Any = 0
     grads: Any = 0
     for buffer in rank.buffers:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ...errors import ConfigError
 from ...job.layout import Layout
 from ...job.model import Model
+from ...job.packing import BALANCED
 from ...job.training import Training
 from ...modules.kinds import has_compressed
 from ...wording import shown, signed, whole
@@ -24,8 +25,6 @@ from .table import arguments
 
 WINDOW = re.compile(r"\(*\s*-?\d+\s*(,\s*-?\d+\s*)*\)*")
 """What `tuple_type` of the parser takes."""
-PACKING = "dp_balanced"
-"""The scheduler that context parallelism of compressed attention needs (Megatron-LM `dev` `deepseek_v4_hybrid_attention.py`)."""
 LISTS = ("moe_layer_freq", "linear_attention_freq", "csa_compress_ratios")
 """Settings of every layer that are one word, a list in brackets."""
 ACTIVATIONS = {"swiglu": (True, "silu"), "quick_geglu": (True, "quick_gelu"), "squared_relu": (False, "squared_relu")}
@@ -299,7 +298,7 @@ ROWS = (
     Row(
         ("use_varlen_dataset",),  # validate_args
         lambda arg, values: (
-            {"sequence_packing_scheduler": PACKING}
+            {"sequence_packing_scheduler": BALANCED}
             if arg("use_varlen_dataset") and not arg("sequence_packing_scheduler")
             else {}
         ),
