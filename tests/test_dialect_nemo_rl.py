@@ -286,6 +286,10 @@ def test_variables_and_unknown_keys() -> None:
     found = grpo(f"+{engine}.env_vars.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True +{engine}.new_switch=3 +{engine}.scheduler.lr=1 "
                  "logger.wandb_enabled=true checkpointing.enabled=false grpo.max_num_steps=5")  # fmt: skip
     assert found.env.expandable_segments
+    muon = grpo(
+        f"{engine}.optimizer.optimizer=muon +{engine}.optimizer.muon_nesterov=true +{engine}.optimizer.muon_num_ns_steps=5"
+    )
+    assert muon.training.muon_nesterov and not noted(muon, "muon_num_ns_steps")
     assert noted(found, f"unknown keys of NeMo-RL passed over: {engine}.new_switch")
     assert grpo("cluster.num_nodes='${oc.env:NODES}'", env={"NODES": "4", "path": "x"}).layout.world_size == 32
 

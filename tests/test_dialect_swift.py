@@ -42,6 +42,15 @@ def test_a_packed_run_has_the_framework_defaults() -> None:
     assert not any("unknown" in said for said in found.warnings)
 
 
+def test_what_muon_orthogonalizes_is_read() -> None:
+    found = job(
+        "--model Qwen/Qwen3-8B --max_length 512 --optimizer muon --muon_tp_mode distributed --muon_momentum 0.95 "
+        "--muon_scalar_optimizer adam"
+    )
+    assert (found.training.optimizer, found.training.muon_tp_mode) == ("muon", "distributed")
+    assert not any("unknown" in said for said in found.warnings)
+
+
 def test_none_turns_recomputation_off_and_sequence_parallelism_needs_tensor_parallelism() -> None:
     found = job("--model Qwen/Qwen3-8B --max_length 2048 --recompute_granularity none --sequence_parallel true")
     assert found.training.recompute_granularity is None and not found.layout.sequence_parallel
@@ -117,6 +126,11 @@ def test_the_same_keys_in_a_file(tmp_path: Any) -> None:
             "--model Qwen/Qwen3-8B --max_length 512 --offload_everything true",
             "sft",
             "offload_everything=.True. decides memory",
+        ),
+        (
+            "--model Qwen/Qwen3-8B --max_length 512 --optimizer muon --muon_scalar_optimizer lion",
+            "sft",
+            "muon_scalar_optimizer=.lion. is not modelled",
         ),
         ("--model Qwen/Qwen3-8B", "sft", "--seq-length"),
         ("--max_length 512", "sft", "--model NAME"),

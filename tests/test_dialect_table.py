@@ -158,7 +158,15 @@ def test_every_default_of_a_framework_is_a_known_setting() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["bias_activation_fusion", "main_grads_dtype", "fp8_format", "decoder_last_pipeline_num_layers"]
+    "key",
+    [
+        "bias_activation_fusion",
+        "main_grads_dtype",
+        "fp8_format",
+        "decoder_last_pipeline_num_layers",
+        "muon_tp_mode",
+        "sgd_momentum",
+    ],
 )
 def test_every_framework_has_the_fields_of_megatrons_classes(key: str) -> None:
     found, unknown, refused = translated({key: 1})

@@ -159,6 +159,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "heterogeneous_block_specs": (False,),
     "memory_efficient_layer_norm": (False,),
     "mla_down_proj_fusion": (False,),
+    "muon_scalar_optimizer": ("adam",),
     "dsa_indexer_k_norm_fp32": (False,),
     "spec": (None,),
     "moe_apply_probs_on_input": (False,),

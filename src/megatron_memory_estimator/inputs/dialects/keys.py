@@ -32,8 +32,6 @@ SPELLED = {"attention_backend": SAME, "moe_router_force_load_balancing": SAME}
 """Fields of TransformerConfig that are no settings: `spellings.py` reads them."""
 COMMON = "adam_* dataloader_* distributed_* lr* tensorboard_* wandb_* weight_decay*"
 """Keys of schedules, data and logs that are without effect in every framework; `megatron/classes.py` has Megatron-LM's own."""
-MUON = "muon_coefficient_type muon_extra_scale_factor muon_momentum muon_num_ns_steps muon_scalar_optimizer muon_scale_mode muon_use_syrk"
-"""What of Muon is without effect."""
 WORKERS = "dataloader_num_workers"
 """What frameworks on Hugging Face's classes call `num_workers`."""
 AUX_LOSS = 1e-3

@@ -32,18 +32,7 @@ from ..questions import Question
 from ..spellings import short_dtype
 from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
-from .keys import (
-    MUON,
-    Section,
-    balancing,
-    by_habit,
-    decisive,
-    model_ranks,
-    of_ddp,
-    of_sections,
-    of_transformer,
-    passed_over,
-)
+from .keys import Section, balancing, by_habit, decisive, model_ranks, of_ddp, of_sections, of_transformer, passed_over
 from .launched import UNKNOWN
 from .rollout import LINEARS, MIXERS, TOLD_APART, engine, moved
 from .run import Dialect, Reading, Run
@@ -228,8 +217,8 @@ ENGINE = """
     mtp_detach_* moe_hybridep_* hf_config_overrides checkpoint* save* load* optimizer_offload_between* layer_init*
 """
 """Keys of the engine that are read one by one, or have no effect."""
-OPTIMIZER = f"""
-    bf16 fp16 params_dtype {MUON} eps betas decoupled_weight_decay loss_scale*
+OPTIMIZER = """
+    bf16 fp16 params_dtype eps betas decoupled_weight_decay loss_scale*
 """
 POLICY_KEYS = """
     model_name tokenizer train_* generation* logprob_* max_total_sequence_length precision

@@ -21,7 +21,7 @@ from ..questions import Question
 from ..spellings import kernel_of, short_dtype
 from ..strict_yaml import parse_yaml
 from .documents import needed
-from .keys import MUON, given, passed_over, translated
+from .keys import given, passed_over, translated
 from .launched import gpus_of_command
 from .rollout import LINEARS, MIXERS, TOLD_APART, engine, moved
 from .run import Dialect, Reading, Run
@@ -47,14 +47,14 @@ READ = f"""
     moe_layer_recompute task_type ENV recompute_granularity ref_model mcore_ref_model
 """
 """Keys that are read one by one."""
-NOTHING = f"""
+NOTHING = """
     accumulate_allreduce_grads_in_fp32 adapters add_* advantage_estimator agent_template async_* attn_impl beta
     cached_* callbacks check_model ckpt_* completion_length_limit_scope columns cosine_* create_* custom_* data_*
     dataset* ddp_* delta desirable_weight device_map dist_ckpt_* dynamic_sample epsilon* eval_* external_plugins
     f_divergence_type finetune fipo_* fp4_recipe fp8_amax_* freeze_aligner freeze_vit generation_batch_size gym_env
     hub_* ignore_args_error importance_sampling_level interval_* kl_in_reward label_smoothing lmbda load_* log_*
     lora_alpha lora_bias lora_dropout lora_dtype loss_* max_epochs max_model_len max_resample_times max_shard_size
-    max_turns merge_lora model_author model_kwargs model_name moe_router_* multi_turn* {MUON} nccl_comm_warmup
+    max_turns merge_lora model_author model_kwargs model_name moe_router_* multi_turn* nccl_comm_warmup
     new_special_tokens no_load* num_generations* num_iterations num_train_epochs off_policy_* offload_bridge
     output_dir overlong_filter problem_type push_to_hub ref_adapters remove_unused_columns repetition_* report_to
     reward_* rollout_* rope_scaling router_replay_mode rpo_alpha safe_serialization save* scale_rewards

@@ -42,18 +42,7 @@ from ..questions import GPUS_OPTION, Question
 from ..spellings import short_dtype
 from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
-from .keys import (
-    MUON,
-    Section,
-    balancing,
-    by_habit,
-    decisive,
-    model_ranks,
-    of_ddp,
-    of_sections,
-    of_transformer,
-    passed_over,
-)
+from .keys import Section, balancing, by_habit, decisive, model_ranks, of_ddp, of_sections, of_transformer, passed_over
 from .rollout import GAE, TOLD_APART, degrees_at, engine, moved, other_critic
 from .run import Dialect, Reading, Run
 
@@ -324,8 +313,8 @@ FIELDS = """
     mtp_* moe_router_load_balancing_type bias_dropout_fusion use_fused_* sequence_parallel
 """
 """Fields of TransformerConfig that are read one by one, or have no effect."""
-OPTIMIZER = f"""
-    _target_ betas total_training_steps {MUON} override_* use_layer_wise_distributed_optimizer num_cycles warmup_style
+OPTIMIZER = """
+    _target_ betas total_training_steps override_* use_layer_wise_distributed_optimizer num_cycles warmup_style
     decoupled_weight_decay
 """
 STATES = " params_dtype main_grads_dtype main_params_dtype exp_avg_dtype exp_avg_sq_dtype"
