@@ -15,13 +15,14 @@ from megatron_memory_estimator.device.verdict import VERDICTS, explain_terms
 from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.job.pipeline import build_pipeline
 from megatron_memory_estimator.modules.context import Context
+from megatron_memory_estimator.modules.flash_next import NGRAM_TABLE
 from megatron_memory_estimator.rank.declare import Declarer
 from megatron_memory_estimator.rank.rank import Row, state_bytes, workspace_bytes
 from megatron_memory_estimator.rank.rows import breakdown
 from megatron_memory_estimator.report.document import phase_terms
 from megatron_memory_estimator.routing import routing
 from megatron_memory_estimator.tape.ops import Op, inputs
-from megatron_memory_estimator.tape.tensor import DTYPE_BYTES, Param
+from megatron_memory_estimator.tape.tensor import DTYPE_BYTES, Param, round_up
 
 from .random_jobs import RandomJob
 
@@ -155,6 +156,9 @@ def shards_make_the_model(case: Case) -> None:
     sharded = numel(plans, job.layout)
     if model.share_embeddings_and_output_weights:
         sharded.pop("output_layer.weight", None)  # the last stage's copy of the embedding
+    if NGRAM_TABLE in single:  # a rank has as many rows of each table as any
+        rows, ep = model.ngram_table_rows, job.layout.ep
+        single[NGRAM_TABLE] = single[NGRAM_TABLE] // sum(rows) * sum(round_up(one, ep) for one in rows)
     assert sharded == single, {name: (sharded.get(name), single.get(name)) for name in {*sharded, *single}
                                if sharded.get(name) != single.get(name)}  # fmt: skip
 
@@ -168,10 +172,11 @@ def numel(chunks: list[list[tuple[Param, int]]], layout: Layout) -> dict[str, in
         for param, copies in params:
             if param.name.endswith(".weight_magnitude") or ("experts." in param.name and ".adapter." in param.name):
                 continue  # whole beside a row-parallel linear; one adapter for all experts of a rank
-            if param.name.endswith("ngram_embedding.weight"):
-                continue  # a rank has as many rows of each table as any, and all expert-tensor-parallel ranks have the same
             assert param.numel_each == prod(dim.local for dim in param.shape)
-            here[param.name] += param.numel * copies * ways[param.split]
+            ranks = (
+                layout.ep if param.name == NGRAM_TABLE else ways[param.split]
+            )  # the same on expert-tensor-parallel ranks
+            here[param.name] += param.numel * copies * ranks
         for name, count in here.items():
             shared = name.startswith(("embedding.", "output_layer.weight"))
             found[name] = max(found[name], count) if shared else found[name] + count

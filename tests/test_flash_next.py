@@ -12,8 +12,10 @@ import pytest
 
 from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, estimate, plan
 from megatron_memory_estimator.device.reserved import wide_streams
-from megatron_memory_estimator.inputs.hf.hybrid import rows_of_rank, tables
+from megatron_memory_estimator.inputs.hf.hybrid import tables
+from megatron_memory_estimator.modules.flash_next import rows_of_rank
 from megatron_memory_estimator.modules.layers import final_norm_unit, layer_unit
+from megatron_memory_estimator.planner.launch import megatron_lm
 from megatron_memory_estimator.rank.build import context_of
 from megatron_memory_estimator.tape.ops import flattened
 
@@ -116,6 +118,15 @@ def test_the_search_finds_what_the_estimate_says() -> None:
     assert found.found.plans
     for one in found.found.plans[:4]:
         same_figures(one)
+
+
+@pytest.mark.parametrize("version", ["0.19", "0.20"])
+def test_a_launch_is_read_again_whether_its_version_has_the_option(version: str) -> None:
+    run = job(megatron_core_version=version)
+    launch = megatron_lm(run)
+    assert ("--hc-lowrank" in launch.words()) is (version == "0.20")
+    again = TrainingJob.from_megatron_args(launch.words(), run.layout.world_size, gpu=run.gpu.name, **launch.beside)
+    assert estimate(again).peak_stage.peak_allocated_bytes == estimate(run).peak_stage.peak_allocated_bytes
 
 
 @pytest.mark.parametrize(("settings", "sentence"), [

@@ -12,9 +12,10 @@ from megatron_memory_estimator.errors import ConfigError, UnsupportedError
 from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.inputs.hf import load_bundled
 from megatron_memory_estimator.inputs.hf.convert import convert
-from megatron_memory_estimator.inputs.hf.hybrid import is_prime, rows_of_rank, tables
+from megatron_memory_estimator.inputs.hf.hybrid import is_prime, tables
 from megatron_memory_estimator.inputs.resolve import job_from_parts
 from megatron_memory_estimator.modules.counts import Count, count_parameters
+from megatron_memory_estimator.modules.flash_next import rows_of_rank
 
 QWEN = tables(20_000_000, 16)
 V41 = tables(16_000_000, 24), tables(16_000_000, 24, behind=24)

@@ -11,7 +11,7 @@ derived.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ..job.layout import Layout
 from ..job.model import Model
@@ -147,6 +147,11 @@ NUMBERS = 95
 """16-bit numbers of a token that its gates keep: what is left of the recorded 338,286 bytes."""
 
 
+def rows_of_rank(rows: Sequence[int], expert_parallel: int, rank: int = 0) -> int:
+    """Rows of all tables that an expert-parallel rank has."""
+    return sum(one // expert_parallel + (rank < one % expert_parallel) for one in rows)
+
+
 def ngrams(c: Context, streams: Tensor) -> Module[Tensor]:
     """The streams with what tables say of the n-grams that end in a token. Expert-parallel ranks share the rows of each table; all else is
     whole on every rank. The gradient of a table is dense over its rows."""
@@ -154,7 +159,7 @@ def ngrams(c: Context, streams: Tensor) -> Module[Tensor]:
     memory, taps = Dim("ple_embed_dim", m.ple_embed_dim), Dim("ple_conv_kernel_size", m.ple_conv_kernel_size)
     wide, _ = _widths(c)
     tables = Dim("tables", len(m.ngram_table_rows))
-    here = sum(one // c.layout.ep + (one % c.layout.ep > 0) for one in m.ngram_table_rows)
+    here = rows_of_rank(m.ngram_table_rows, c.layout.ep)
     width = Dim("ple_embed_dim/tables", m.ple_embed_dim // tables.size)
     table = Param(
         NGRAM_TABLE,

@@ -19,10 +19,11 @@ from ..inputs.bridge_config import DDP, FIELDS, OVERLAP
 from ..inputs.effects import OWNERS
 from ..inputs.megatron.derive import RENAMED, Job, said
 from ..inputs.megatron.job import job_from_args
-from ..inputs.megatron.refused import SHORT_NAMES, VARIANTS
+from ..inputs.megatron.refused import SHORT_NAMES, VARIANTS, since
 from ..inputs.megatron.table import Argument, arguments
 from ..job.model import Model
 from ..job.packing import BALANCED
+from ..job.training import Training
 from ..job.training_job import TrainingJob
 from ..legality.asserted_environment import asserted, refuses_loss
 from ..modules.kinds import has_compressed, owners_of
@@ -227,13 +228,19 @@ def _ranks_joined(job: TrainingJob) -> int:
 
 
 def megatron_lm(job: TrainingJob) -> Launch:
-    """The run as Megatron-LM arguments (Megatron-LM `megatron/training/arguments.py`)."""
-    values = dict(_megatron_values(job))
+    """The run as arguments of its Megatron-LM (`megatron/training/arguments.py`)."""
+    values = {dest: value for dest, value in _megatron_values(job) if _is_there(dest, job.training)}
     found = {flag: value for dest, value in values.items() for flag, value in _flags(dest, value)}
     if job.training.cuda_graph_impl == "full_iteration":  # validate_args: the host may not look at a loss in a graph
         found["no-check-for-nan-in-loss-and-grad"] = True
     read = job_from_args(Launch(found, {}).words(), job.layout.world_size, {"gpu": job.gpu.name}, rules=False)
     return Launch(found, {name: value for name, value in differing(job, read).items() if name != "world_size"})
+
+
+def _is_there(dest: str, t: Training) -> bool:
+    """Whether the version of the run has the argument."""
+    argument = arguments()[1][dest]
+    return not argument.since or since(argument) <= t.mcore
 
 
 def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,7 @@ Sources: NVIDIA/Megatron-LM pull requests 7231 and 7553 (docs/models/engram.md, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import count, islice
 
 from ...errors import ConfigError, UnsupportedError
@@ -56,11 +56,6 @@ MOST_ORDERS, MOST_HEADS = 16, 64
 def tables(base: int, number: int, behind: int = 0) -> tuple[int, ...]:
     """Rows of so many tables from a base on, where `behind` tables of other layers come before."""
     return tuple(islice(primes_from(base), behind, behind + number))
-
-
-def rows_of_rank(rows: Sequence[int], expert_parallel: int, rank: int = 0) -> int:
-    """Rows of all tables that an expert-parallel rank has."""
-    return sum(one // expert_parallel + (rank < one % expert_parallel) for one in rows)
 
 
 def qwen_next(f: Fields) -> Converted:
