@@ -109,7 +109,7 @@ def broken_if(cases: Iterable[tuple[object, str]]) -> Iterator[Violation]:
 def broken_by(code: str, parts: Mapping[str, object], numbers: Numbers | None = None) -> Iterator[Violation]:
     """The violation of a rule about `names`, where one of these parts of a run is there."""
     if names := [name for name, there in parts.items() if there]:
-        yield broken(code, numbers, names=all_of(names))
+        yield broken(code, numbers, names=always(all_of(names)))
 
 
 def _tidy(rule: str) -> str:
@@ -131,7 +131,7 @@ def some(count: int, one: str) -> Worded:
 
 
 def always(text: str) -> Worded:
-    """A number that is no layout's, which the rule has too: of a GPU, or what a kernel needs."""
+    """What is no number of a layout, and the rule has too: a number of a GPU, what a kernel needs, names."""
     return Worded(text, text)
 
 
