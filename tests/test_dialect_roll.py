@@ -137,6 +137,11 @@ def test_adapters_and_what_is_refused() -> None:
         job(actor_train__model_args__trainable_module_prefix="vision_model")
     towers = job(actor_train__model_args__freeze_module_prefix="vision_model", pretrain="Qwen/Qwen3-VL-4B-Instruct")
     assert any("only the language model is counted" in said for said in towers.warnings)
+    assert towers.training.freeze_vision_model and not towers.training.freeze_vision_projection
+    merger = job(
+        actor_train__model_args__freeze_module_prefix="vision_model.merger", pretrain="Qwen/Qwen3-VL-4B-Instruct"
+    )
+    assert merger.training.freeze_vision_projection and not merger.training.freeze_vision_model
     with pytest.raises(UnsupportedError, match="deepspeed_train"):
         job(actor_train__strategy_args__strategy_name="deepspeed_train")
     with pytest.raises(UnsupportedError, match="fsdp2_train"):

@@ -327,3 +327,21 @@ def test_random_words_end_in_a_job_or_a_message(changes: dict[str, str], is_sft:
     run = Run(program=program, words=(*words.split(), *(f"{key}={value}" for key, value in changes.items())))
     with contextlib.suppress(EstimatorError):
         job(run)
+
+
+def test_towers_are_megatron_bridges_and_some_are_left_out() -> None:
+    """`workers/megatron/model_bridges.py`: language_model_only routes Qwen3.5 to the bridge of its text."""
+    words = WORDS.replace("Qwen/Qwen3-8B", "Qwen/Qwen3-VL-8B-Instruct")
+    assert words != WORDS
+    assert job(started(BASE, words)).model.towers[0].blocks
+    words = WORDS.replace("Qwen/Qwen3-8B", "Qwen/Qwen3.5-9B")
+    assert job(started(BASE, words)).model.towers
+    assert not job(started(BASE, words + "trainer.policy.language_model_only=true")).model.towers
+
+
+def test_an_asynchronous_save_has_a_process_of_its_own() -> None:
+    """`distributed/megatron/megatron_strategy.py`: AsyncCallsQueue(persistent=True)."""
+    words = WORDS + "trainer.policy.megatron_config.async_dist_ckpt_save=true "
+    assert job(started(BASE, words)).training.async_save
+    words += "trainer.policy.megatron_config.dist_ckpt_optim_fully_reshardable=true"
+    assert job(started(BASE, words)).training.dist_ckpt_optim_fully_reshardable

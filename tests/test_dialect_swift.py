@@ -211,6 +211,28 @@ def test_models_with_towers_are_their_language_model() -> None:
     assert any("has the sizes of the catalogue model Qwen/Qwen3-4B" in note for note in found.assumptions)
 
 
+EXPERTS = "--model Qwen/Qwen3-30B-A3B --max_length 2048 --expert_model_parallel_size 8 "
+
+
+def test_fields_of_megatron_are_read_whatever_they_begin_with() -> None:
+    """`megatron_args.py`, MegatronArguments: Megatron-FSDP shards all by default; a balancing loss may be none."""
+    found = job(EXPERTS + "--moe_router_dtype fp64 --moe_aux_loss_coeff 1e-3 --moe_router_load_balancing_type none")
+    assert (found.training.moe_router_dtype, found.model.moe_router_load_balancing_type) == ("fp64", ("none",))
+    found = job(EXPERTS + "--dist_ckpt_optim_fully_reshardable true --moe_router_load_balancing_type seq_aux_loss")
+    assert found.training.dist_ckpt_optim_fully_reshardable and found.model.moe_router_load_balancing_type == (
+        "seq_aux_loss",
+    )
+    sharded = "--model Qwen/Qwen3-8B --max_length 2048 --use_megatron_fsdp true "
+    assert job(sharded).training.data_parallel_sharding_strategy == "optim_grads_params"
+    assert job(sharded + "--data_parallel_sharding_strategy optim").training.data_parallel_sharding_strategy == "optim"
+
+
+def test_checkpoints_are_written_by_a_process_beside_a_rank_where_it_is_persistent() -> None:
+    """`trainers/base.py`: without use_persistent_ckpt_worker an asynchronous save forks a process, which has no CUDA context."""
+    assert not job(EXPERTS + "--async_save true").training.async_save
+    assert job(EXPERTS + "--async_save true --use_persistent_ckpt_worker true").training.async_save
+
+
 def test_a_file_alone_does_not_say_the_gpus_and_a_power_of_ten_is_a_number() -> None:
     """YAML 1.1 takes 1e-3 for a text; the command's environment has the processes."""
     document: dict[str, Any] = {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from megatron_memory_estimator import estimate
+from megatron_memory_estimator import UnsupportedError, estimate
 from megatron_memory_estimator.inputs import dialects as package
 from megatron_memory_estimator.inputs.dialects.keys import translated
 from megatron_memory_estimator.inputs.dialects.launched import of_launch
@@ -20,6 +21,7 @@ from megatron_memory_estimator.inputs.door_defaults import rows
 from megatron_memory_estimator.inputs.megatron.derive import DERIVED
 from megatron_memory_estimator.inputs.setting_names import full_name, known_settings
 from megatron_memory_estimator.inputs.shell.script import read_script
+from megatron_memory_estimator.report.verdict import verdict_sentence
 
 from .dialect_runs import job, started, written
 from .helpers import ROOT
@@ -229,3 +231,51 @@ def test_a_key_that_decides_memory_is_refused_however_deep_it_stands() -> None:
     settings, unknown, refused = translated(values, where="policy.")
     assert refused == ["policy.extra.deep.recompute_all='True' decides memory and is not modelled"]
     assert unknown == ["policy.notes"] and not settings
+
+
+def test_a_star_passes_over_no_setting() -> None:
+    """`data_*` is of ms-swift's data; data_parallel_sharding_strategy shards weights."""
+    found, unknown, refused = translated(
+        {"data_seed": 1, "data_parallel_sharding_strategy": "optim", "moe_router_dtype": "fp64", "moe_router_x": 1},
+        "data_* moe_router_*",
+    )
+    assert found == {"data_parallel_sharding_strategy": "optim", "moe_router_dtype": "fp64"}
+    assert not (unknown or refused)
+    assert not translated({"moe_router_dtype": "fp64"}, "moe_router_dtype")[0]
+
+
+QWEN_VL = "Qwen/Qwen3-VL-8B-Instruct"
+TOWERS: dict[str, tuple[Run, str, bool]] = {
+    "ms-swift": (written(f"{{model: {QWEN_VL}, {BATCH}, max_length: 1024}}"), "freeze_vit: false", True),
+    "verl": (written(VERL.replace("Qwen/Qwen3-8B", QWEN_VL)), "", False),
+    "LLaMA-Factory": (
+        written(
+            f"{{model_name_or_path: {QWEN_VL}, stage: sft, cutoff_len: 1024, bf16: true, {ONE}, per_device_train_batch_size: 1}}"
+        ),
+        "freeze_vision_tower: false",
+        True,
+    ),
+    "ROLL": (written(ROLL.replace("Qwen/Qwen3-8B", QWEN_VL)), "", False),
+}
+"""Runs of a model with a tower; what trains the tower, and whether it is frozen without that."""
+
+
+@pytest.mark.parametrize("name", TOWERS)
+def test_a_frameworks_own_tower_is_refused_by_name_where_it_is_trained(name: str) -> None:
+    """Its memory is not known; frozen, it is named as not counted."""
+    run, trains, frozen = TOWERS[name]
+    assert run.document is not None
+    changed = {**run.document, **dict([trains.split(": ")] if trains else ())}
+    changed = {key: value if value != "false" else False for key, value in changed.items()}
+    trained = job(dataclasses.replace(run, document=changed), 8)
+    assert f"the vision tower of {name} was not examined" in trained.unmodelled
+    with pytest.raises(UnsupportedError, match="freeze_vision_model"):
+        estimate(trained)
+    held = job(run, 8) if frozen else job(run, 8, freeze_vision_model=True)
+    assert held.training.freeze_vision_model and not held.unmodelled
+    assert "its vision tower is not counted" in verdict_sentence(estimate(held))
+
+
+@pytest.mark.parametrize("name", ["ms-swift", "LLaMA-Factory"])
+def test_a_frameworks_defaults_of_towers_say_nothing_of_a_model_without(name: str) -> None:
+    assert not job(EXAMPLES[name], 8).training.freeze_vision_model

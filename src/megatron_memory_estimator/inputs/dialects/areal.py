@@ -67,10 +67,13 @@ ACTOR = """
 """
 MEGATRON = """
     wrap_with_ddp use_custom_fsdp use_torch_fsdp2 ddp virtual_pipeline_parallel_size overlap_param_gather_with_optimizer_step async_save
-    use_checkpoint_opt_param_scheduler use_deterministic_algorithms recompute_* distribute_saved_activations moe_* bridge_type
+    use_checkpoint_opt_param_scheduler use_deterministic_algorithms recompute_granularity recompute_method recompute_num_layers
+    recompute_modules distribute_saved_activations moe_router_dtype moe_shared_expert_overlap moe_enable_deepep
+    moe_token_dispatcher_type moe_permute_fusion bridge_type
     use_mbridge_save use_bridge_for_update_weights
 """
-"""Keys of the actor and of its section megatron that are read one by one, or have no effect: no bridge reads moe_*."""
+"""Keys of the actor and of its section megatron that are read one by one, or have no effect: no bridge reads moe_*, and async_save
+forks a process that has no CUDA context."""
 STATES = "main_grads_dtype main_params_dtype exp_avg_dtype exp_avg_sq_dtype"
 """What has no effect where the optimizer is not precision-aware."""
 

@@ -33,8 +33,8 @@ from .run import Dialect, Reading, Run
 MOST_NODES = 256
 """Nodes that are tried where nothing says how many there are."""
 MODEL_OPTION = "--model NAME"
-BRIDGED = ("Megatron-Bridge", "NeMo-RL")
-"""Frameworks that make towers of Megatron-Bridge's modules; what other ones make of a tower is not counted."""
+BRIDGED = ("Megatron-Bridge", "NeMo-RL", "SkyRL")
+"""Frameworks that make towers of Megatron-Bridge's modules; other ones have their own, which nobody examined."""
 COMPANIONS = ("recompute_method", "recompute_num_layers", "recompute_modules")
 """Settings that mean something to one kind of recomputation."""
 
@@ -52,8 +52,13 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     reading = dialect.read(with_degrees(dialect, run, given))
     gpus = num_gpus if num_gpus is not None else reading.num_gpus
     loaded, of_model, questions = model_of(reading, run)
+    if loaded is not None and reading.text_only:
+        loaded = dataclasses.replace(loaded, towers=())
     if loaded is not None and dialect.name not in BRIDGED:
-        loaded = dataclasses.replace(loaded, towers=tuple(Tower(tower.name) for tower in loaded.towers))
+        own = tuple(Tower(tower.name, unexamined=dialect.name) for tower in loaded.towers)
+        loaded = dataclasses.replace(loaded, towers=own)
+    if loaded is not None and not loaded.towers:
+        reading = _without_towers(reading)
     questions += unknown(reading, given)
     if gpus is None and run.gpus_unknown:
         questions.append(of_gpus(run.gpus_unknown))
@@ -142,6 +147,15 @@ def _answered(question: Question, gpus: int | None, given: Mapping[str, Any]) ->
     """Whether the caller gives what a question asks for."""
     name = full_name(question.option.partition(" ")[0].lstrip("-"))
     return given.get(name) is not None or (name == "world_size" and gpus is not None)
+
+
+def _without_towers(reading: Reading) -> Reading:
+    """A reading without what it says of towers, which its model does not have."""
+    kept = [
+        {name: value for name, value in part.items() if not name.startswith(("freeze_vision_", "freeze_audio_"))}
+        for part in (reading.settings, reading.defaults)
+    ]
+    return dataclasses.replace(reading, settings=kept[0], defaults=kept[1])
 
 
 def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str], list[Question]]:

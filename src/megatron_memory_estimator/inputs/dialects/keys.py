@@ -47,7 +47,7 @@ def translated(
     """Settings by Megatron's names from keys of a framework; keys that are unknown, and those that are refused.
 
     `table` gives our name of a key, "" for the same. `nothing` are keys without effect and those that are read elsewhere, in one text
-    with blanks; * stands for any ending. A key that is a setting of ours is one of the framework's too: they hand Megatron's fields on.
+    with blanks; * stands for any ending, but never for a setting of ours, which is named whole or read. A key that is a setting of ours is one of the framework's too: they hand Megatron's fields on.
     Nulls are left out.
     """
     settings: dict[str, Any] = {}
@@ -57,7 +57,7 @@ def translated(
     for key, value in values.items():
         if key == WORKERS and value is not None:
             settings["num_workers"] = value
-        if key in exact or key.startswith(starts):
+        if key in exact or (key.startswith(starts) and key not in known_settings()):
             continue
         if key not in table and key in SHORT and not DECIDES.search(key):
             unknown.append(f"{where}{key} (is it {SHORT[key]}?)")

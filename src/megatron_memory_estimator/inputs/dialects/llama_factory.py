@@ -65,7 +65,10 @@ READ = """
     sequence_packing bf16 fp16 recompute_granularity moe_layer_recompute additional_configs extra_config mixed_precision
     use_packed_sequences lora_rank lora_target optim pref_loss freeze_vision_tower freeze_multi_modal_projector USE_* do_train
 """
-"""Keys that are read one by one, and those that choose among the weights of towers, which are not counted."""
+"""Keys that are read one by one."""
+TOWERS = {"freeze_vision_tower": "freeze_vision_model", "freeze_multi_modal_projector": "freeze_vision_projection"}
+"""What says whether a tower and what leads out of it are frozen, which they are where a run says nothing, by our names
+(`hparams/finetuning_args.py`; `train/mca/workflow.py`, _freeze_model_parameters)."""
 NOTHING = """
     accelerator_config adapter_folder audio_* auto_find_batch_size average_tokens_across_devices batch_eval_metrics bf16_full_eval
     block_diag_attn buffer_size cache_dir calculate_per_token_loss compute_accuracy create_new_adapter crop_to_patches data_seed
@@ -134,10 +137,11 @@ def read(run: Run) -> Reading:
     refused += _optimizer(values)
     make = _of_mca if engine == MCA else _of_bridge
     own, more, strange, wrong = make(tree, run.wanted_gpus or gpus)
-    defaults = _defaults(engine, run.model or model)
+    defaults = _defaults(engine, run.model or model) | dict.fromkeys(TOWERS.values(), True)
+    towers = {ours: values[key] for key, ours in TOWERS.items() if values.get(key) is not None}
     return Reading(
         model=model,
-        settings={**settings, **own},
+        settings={**settings, **own, **towers},
         defaults=defaults,
         num_gpus=gpus,
         env=run.env,

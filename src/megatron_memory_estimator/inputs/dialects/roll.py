@@ -45,8 +45,12 @@ NOTHING = """
 """
 """Keys of strategy_config without effect, and beginnings of such."""
 FROZEN = ("freeze_module_prefix", "trainable_module_prefix")
-TOWER = re.compile(r"(?:\w+\.)*(?:vision|visual|audio)\w*(?:\.\w+)*|multi_modal_projector|merger|aligner")
-"""Prefixes of what is beside the language model, and not counted."""
+PARTS = {
+    "freeze_vision_model": re.compile(r"(?!.*merger)(?:\w+\.)*(?:vision|visual)\w*(?:\.\w+)*"),
+    "freeze_audio_model": re.compile(r"(?:\w+\.)*audio\w*(?:\.\w+)*"),
+    "freeze_vision_projection": re.compile(r"(?:\w+\.)*(?:multi_modal_projector|merger|aligner)(?:\.\w+)*"),
+}
+"""What of a tower is frozen by which prefixes, by our names."""
 MICRO_BATCH = 8
 FOLLOWS = ("defaults",)
 """Keys of a file that name the files it builds on."""
@@ -92,7 +96,7 @@ def read(run: Run) -> Reading:
     gpus = len(trains) if trains is not None else run.num_gpus
     return Reading(
         model=_model(tree, worker),
-        settings={**settings, **tuned, **around},
+        settings={**settings, **_frozen(tree, f"{worker}.model_args.{FROZEN[0]}"), **tuned, **around},
         defaults=decided("roll"),
         num_gpus=gpus,
         env={str(key): str(value) for key, value in tree.section("system_envs").items()} | dict(run.env),
@@ -234,13 +238,24 @@ def _tuned(tree: Tree, worker: str) -> tuple[dict[str, Any], list[str]]:
     return {"peft": "lora", "peft_dim": rank, "peft_target_modules": modules}, refused
 
 
+def _prefixes(tree: Tree, path: str) -> list[str]:
+    """Prefixes of names of weights."""
+    found = tree.at(path) or []
+    words = found.replace(" ", "").split(",") if isinstance(found, str) else found
+    return [str(word) for word in (words if isinstance(words, list) else [words])]
+
+
+def _frozen(tree: Tree, path: str) -> dict[str, bool]:
+    """What of a tower is frozen by its prefix."""
+    words = _prefixes(tree, path)
+    return {name: True for name, part in PARTS.items() if any(map(part.fullmatch, words))}
+
+
 def _chooses(tree: Tree, path: str) -> bool:
-    """Whether prefixes choose among the weights of the language model; freezing a tower changes nothing that is counted."""
-    found = tree.at(path)
-    words = found.replace(" ", "").split(",") if isinstance(found, str) else found or []
-    frozen = path.endswith(FROZEN[0])
+    """Whether prefixes choose among the weights of the language model, not of a tower."""
+    words = _prefixes(tree, path)
     return bool(words) and not (
-        frozen and isinstance(words, list) and all(TOWER.fullmatch(str(word)) for word in words)
+        path.endswith(FROZEN[0]) and all(any(part.fullmatch(word) for part in PARTS.values()) for word in words)
     )
 
 

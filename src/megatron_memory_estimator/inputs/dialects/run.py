@@ -85,6 +85,7 @@ class Reading:
     warnings     what is not modelled, and what has no effect, a sentence each
     questions    what is missing
     refused      what decides memory and is not modelled, a sentence each
+    text_only    whether the run builds the language model of a model with towers alone
     """
 
     model: str = ""
@@ -99,6 +100,7 @@ class Reading:
     warnings: tuple[str, ...] = ()
     questions: tuple[Question, ...] = ()
     refused: tuple[str, ...] = ()
+    text_only: bool = False
 
 
 class Dialect(NamedTuple):

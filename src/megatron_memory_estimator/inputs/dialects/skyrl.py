@@ -66,13 +66,15 @@ OF_BRIDGE = ("gradient_accumulation_fusion", "moe_router_dtype")
 """Of what SkyRL decides, what the older program leaves to Megatron-Bridge."""
 RECOMPUTATION = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 """What is filled in where the fields of TransformerConfig do not say it."""
+TEXT_BRIDGES = ("qwen3_5", "kimi_k2")
+"""Beginnings of the families of which language_model_only leaves the tower out (`workers/megatron/model_bridges.py`)."""
 CHUNK = 1024
 """Tokens of a chunk of log-probabilities."""
 GIB = 2**30
 
 MEGATRON = """
     ddp_config optimizer_config_kwargs transformer_config_kwargs lora_config torch_profiler_config hf_export_config
-    model_config_kwargs empty_cuda_cache dist_ckpt_* async_* mtp_* moe_router_load_balancing_type moe_aux_loss_coeff
+    model_config_kwargs empty_cuda_cache async_save_prestage_to_cpu mtp_* mtp_num_layers moe_router_load_balancing_type moe_aux_loss_coeff
     moe_enable_routing_replay moe_per_layer_logging
 """
 """Keys of megatron_config that are read one by one, or have no effect."""
@@ -100,7 +102,7 @@ TRAINER = """
 """
 FLAT = f"""
     {POLICY} placement strategy dataset_* train_* pretokenized_dataset_paths messages_key tools_key system_key eval_*
-    max_length num_* batch_size micro_train_batch_size_per_gpu logger project_name run_name tags ckpt_* max_ckpts_to_keep
+    max_length num_* num_workers batch_size micro_train_batch_size_per_gpu logger project_name run_name tags ckpt_* max_ckpts_to_keep
     enable_ray_gpu_monitor resume_from hf_save_interval export_path seed async_batch_collation sampler* cache_dir
     force_recache disable_cache remove_microbatch_padding use_sample_packing use_sequence_packing
     max_tokens_per_microbatch dummy_run_* max_training_steps
@@ -140,16 +142,18 @@ def read(run: Run) -> Reading:
         warnings.append("trainer.mtp.enabled: the draft loss of the MTP layers is counted as a loss of the model's own")
     model = str(tree.at(f"{at.policy}model.path") or "")
     chosen, experts = by_habit(settings)
+    family = family_of(run.model or model)
     return Reading(
         model=model,
         settings=chosen,
-        defaults={**_defaults(tree, family_of(run.model or model), older=older), **experts},
+        defaults={**_defaults(tree, family, older=older), **experts},
         num_gpus=_gpus(tree, at, notes, older=older),
         env=decisive(run.env),
         assumptions=tuple(notes),
         warnings=(*warnings, *passed_over([*tree.misspelled(), *unknown], "SkyRL")),
         questions=tuple(questions),
         refused=tuple(refused),
+        text_only=tree.on(f"{at.policy}language_model_only") and family.startswith(TEXT_BRIDGES),
     )
 
 
@@ -206,7 +210,7 @@ def _sections(at: Places) -> list[Section]:
         Section(at.lora, LORA),
         Section(f"{at.policy}optimizer_config", SCHEDULE),
         of_ddp(f"{at.engine}.ddp_config"),
-        Section(at.engine, MEGATRON),
+        Section(at.engine, MEGATRON, {"async_dist_ckpt_save": "async_save"}),
         Section(f"{at.engine}.lora_config", LORA_CONFIG),
         of_transformer(at.fields, FIELDS),
         Section(f"{at.engine}.optimizer_config_kwargs", OPTIMIZER),

@@ -30,6 +30,8 @@ from .words import flags, value_of
 PROGRAM = re.compile(r"megatron .*|(?:.*/)?swift/cli/_megatron/(?:sft|pt|rlhf)\.py")
 BATCH = {"micro_batch_size": 1, "global_batch_size": 16}
 """Samples where a run says nothing."""
+TOWERS = {"freeze_vit": "freeze_vision_model", "freeze_aligner": "freeze_vision_projection"}
+"""What says whether a tower and what leads out of it are frozen, which they are where a run says nothing, by our names."""
 OWN = frozenset(
     ("tuner_type", "train_type", "max_length", "padding_free", "packing", "rlhf_type", "split_dataset_ratio")
 )
@@ -37,21 +39,24 @@ OWN = frozenset(
 MODEL = ("model", "model_id_or_path", "mcore_model", "load", "ckpt_dir", "model_type")
 """Keys that name the model, the surest first."""
 
+NAMES_NONE = ("moe_router_load_balancing_type",)
+"""Keys of which none is a value."""
 READ = f"""
     {" ".join(MODEL)}
     max_length packing_length packing padding_free tuner_type train_type lora_rank target_modules target_regex
     modules_to_save rlhf_type max_completion_length torch_dtype bf16 fp16 attention_backend optimizer offload_model
     offload_optimizer sleep_level megatron_extra_kwargs freeze_parameters freeze_parameters_regex
-    freeze_parameters_ratio trainable_parameters trainable_parameters_regex freeze_llm use_vllm
+    freeze_parameters_ratio trainable_parameters trainable_parameters_regex freeze_llm freeze_vit
+    freeze_aligner use_vllm async_save use_persistent_ckpt_worker
     vllm_mode vllm_gpu_memory_utilization log_entropy top_entropy_quantile teacher_model offload_teacher_model
     moe_layer_recompute task_type ENV recompute_granularity ref_model mcore_ref_model
 """
 """Keys that are read one by one."""
 NOTHING = """
-    accumulate_allreduce_grads_in_fp32 adapters add_* advantage_estimator agent_template async_* attn_impl beta
+    accumulate_allreduce_grads_in_fp32 adapters add_* advantage_estimator agent_template async_generate attn_impl beta
     cached_* callbacks check_model ckpt_* completion_length_limit_scope columns cosine_* create_* custom_* data_*
-    dataset* ddp_* delta desirable_weight device_map dist_ckpt_* dynamic_sample epsilon* eval_* external_plugins
-    f_divergence_type finetune fipo_* fp4_recipe fp8_amax_* freeze_aligner freeze_vit generation_batch_size gym_env
+    dataset* ddp_* delta desirable_weight device_map dist_ckpt_save_pre_mcore_014 dynamic_sample epsilon* eval_* external_plugins
+    f_divergence_type finetune fipo_* fp4_recipe fp8_amax_* generation_batch_size gym_env
     hub_* ignore_args_error importance_sampling_level interval_* kl_in_reward label_smoothing lmbda load_* log_*
     lora_alpha lora_bias lora_dropout lora_dtype loss_* max_epochs max_model_len max_resample_times max_shard_size
     max_turns merge_lora model_author model_kwargs model_name moe_router_* multi_turn* nccl_comm_warmup
@@ -61,7 +66,7 @@ NOTHING = """
     sequence_parallel_size sft_alpha shuffle* soft_* split_dataset_ratio steps_per_generation stream streaming* strict
     swanlab_* system tau_* teacher_* temperature template* top_k top_p train_dataloader_shuffle train_epochs
     truncation_strategy undesirable_weight use_chat_template use_cpu_initialization use_hf use_logits_to_keep
-    use_rslora val_dataset* vit_gradient_checkpointing* vllm_* group_by_length vit_* aligner_*
+    use_rslora val_dataset* vit_* vit_gradient_checkpointing vllm_* group_by_length aligner_*
 """
 """Keys without effect, and beginnings of such."""
 
@@ -81,6 +86,7 @@ def read(run: Run) -> Reading:
     names = [str(values[key]) for key in MODEL if values.get(key)]
     settings, unknown, refused = translated(values, READ + NOTHING)
     settings |= _precision(values) | _optimizer(values, settings) | _recompute(values)
+    settings |= _saved(values) | {ours: values[key] for key, ours in TOWERS.items() if values.get(key) is not None}
     length, notes = _length(values, questions)
     warnings: list[str] = []
     settings |= length | _attention(values, warnings)
@@ -89,7 +95,7 @@ def read(run: Run) -> Reading:
     return Reading(
         model=names[0] if names else "",
         settings={**settings, **tuned, **around},
-        defaults={**decided("ms-swift"), **BATCH},
+        defaults={**decided("ms-swift"), **BATCH, **dict.fromkeys(TOWERS.values(), True)},
         num_gpus=gpus_of_command(run, {**env, **run.env, **run.variables}, questions, alone=1),
         env={**env, **run.env},
         assumptions=tuple(notes),
@@ -112,6 +118,12 @@ def _optimizer(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[s
         return {"optimizer": name, "use_distributed_optimizer": False, "load_optim": loads}
     aware = bool(settings.get("optimizer_cpu_offload") or settings.get("use_precision_aware_optimizer"))
     return {"optimizer": name, "use_precision_aware_optimizer": aware, "load_optim": loads}
+
+
+def _saved(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether a process beside each rank writes checkpoints; without it an asynchronous save forks one, which has no CUDA context
+    (`swift/megatron/trainers/base.py`, init_persistent_async_worker)."""
+    return {"async_save": bool(values.get("async_save") and values.get("use_persistent_ckpt_worker"))}
 
 
 def _recompute(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,7 +245,7 @@ def values_of(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
     if not isinstance(env, Mapping):
         raise ConfigError(f"{run.path}: ENV must hold variables, not {shown(repr(env))}")
     values = {str(key).replace("-", "_"): value for key, value in document.items()}
-    values |= {key: value_of(each) for key, each in words.items()}
+    values |= {key: value_of(each) if key not in NAMES_NONE else each for key, each in words.items()}
     extra = values.get("megatron_extra_kwargs")
     if isinstance(extra, str):
         extra = parse_yaml(extra, "megatron_extra_kwargs")

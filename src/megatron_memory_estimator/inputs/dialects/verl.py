@@ -310,7 +310,7 @@ ENGINE = """
 """
 """Keys of the engine that are read one by one, or have no effect."""
 FIELDS = """
-    mtp_* moe_router_load_balancing_type bias_dropout_fusion use_fused_* sequence_parallel
+    mtp_* mtp_num_layers moe_router_load_balancing_type bias_dropout_fusion use_fused_* sequence_parallel
 """
 """Fields of TransformerConfig that are read one by one, or have no effect."""
 OPTIMIZER = """
@@ -332,7 +332,7 @@ MODEL = """
     _target_ path hf_config_path tokenizer_path tokenizer use_shm custom_chat_template external_lib override_config
     enable_gradient_checkpointing gradient_checkpointing_kwargs enable_activation_offload use_remove_padding lora_rank
     lora_alpha target_modules exclude_modules lora_adapter_path use_liger use_fused_kernels fused_kernel_options
-    tiled_mlp mtp lora fsdp_config share_embeddings_* load_tokenizer base_model* ckpt_path hf_config generation_config
+    tiled_mlp mtp lora fsdp_config share_embeddings_and_output_weights load_tokenizer base_model* ckpt_path hf_config generation_config
     architectures local_* lora_dropout target_parameters
 """
 
