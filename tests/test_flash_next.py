@@ -87,10 +87,21 @@ def test_the_tables_keep_what_their_compiled_arithmetic_does() -> None:
 
 def test_expert_parallel_ranks_alone_share_the_tables() -> None:
     """5,000,031 of 320,001,446 rows of 160 at EP 64: 18 bytes of each number at expert data parallelism of 1."""
-    rank = estimate(job(tp=2, sequence_parallel=True)).stages[0].rank
-    (table,) = [p for plan in rank.plans for p, _ in plan.params if "ngram_embedding" in p.name]
-    assert table.numel == 160 * rows_of_rank(ROWS, 64) == 800_004_960
-    assert table.expert_buffer and not table.matrix
+    for found, ranks, numel in (
+        (job(), 64, 800_004_960),
+        (job(tp=2, ep=32, sequence_parallel=True), 32, 1_600_008_480),
+    ):
+        rank = estimate(found).stages[0].rank
+        (table,) = [p for plan in rank.plans for p, _ in plan.params if "ngram_embedding" in p.name]
+        assert table.numel == 160 * rows_of_rank(ROWS, ranks) == numel
+        assert table.expert_buffer and not table.matrix
+
+
+def test_experts_are_divided_with_all_else_where_there_are_tables() -> None:
+    """NVIDIA/Megatron-LM pull request 7231, `docs/models/engram.md`: the expert tensor parallel size is the other one."""
+    assert job(tp=2, ep=32).layout.etp == 2
+    with pytest.raises(LayoutError, match="expert_tensor_parallel_size=1 to be tensor_model_parallel_size=2"):
+        estimate(job(tp=2, ep=32, etp=1))
 
 
 @pytest.mark.parametrize(("found", "measured"), [

@@ -93,7 +93,7 @@ def test_defaults_of_the_catalogue_are_those_of_a_run() -> None:
     bare, checked = TrainingJob.from_hf("Qwen/Qwen3-8B", 1), 0
     for one in ask("settings")["settings"]:
         part = known_settings().get(one["name"])
-        if part is None or part is Model or one["default"] is None or one["name"] in habits_for({}):
+        if part is None or part is Model or one["default"] is None or one["name"] in habits_for({}, {}):
             continue
         default = tuple(one["default"]) if isinstance(one["default"], list) else one["default"]
         given: dict[str, Any] = {one["name"]: default}

@@ -57,9 +57,11 @@ HABITS: dict[str, Any] = {
 """With a model name: settings that published recipes share and Megatron-LM leaves off by default."""
 
 
-def habits_for(given: dict[str, Any]) -> dict[str, Any]:
-    """The habits that go with what was given: a choice that excludes one is not contradicted by it."""
+def habits_for(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The habits that go with what was given and with the model: what excludes one is not contradicted by it."""
     habits = dict(HABITS)
+    if config.get("ngram_table_rows"):
+        del habits["expert_tensor_parallel_size"]  # Megatron-LM needs it to be the other one (docs/models/engram.md)
     if given.get("optimizer") == "sgd":
         habits["use_distributed_optimizer"] = False
     if given.get("transformer_impl") == "local":
@@ -139,7 +141,7 @@ def job_from_parts(
     door = given.get("door") or MEGATRON_LM
     through = over_a_model(door, loaded.family, loaded.config)
     values = {
-        **(habits_for(given) if habits else {}),
+        **(habits_for(given, loaded.config) if habits else {}),
         **canonical(defaults or {}),
         **under_a_model(door),
         **canonical(loaded.config),
@@ -227,7 +229,7 @@ DEFAULT_BLACKWELL = "B200-180GB"
 
 SAID, SAID_OF_EXPERTS = (
     "distributed optimizer, gradient accumulation fusion",
-    "expert_tensor_parallel_size 1, grouped experts, alltoall dispatcher, fused permutation, a balancing loss",
+    "grouped experts, alltoall dispatcher, fused permutation, a balancing loss",
 )
 
 
@@ -238,7 +240,8 @@ def _habits_assumed(model: Model, door: str) -> Assumption:
             f"door={door}: what {DOORS[door]} decides for this family, where it is not given (docs/reference/doors.md)"
         )
         return Assumption(said, f"as {DOORS[door]} builds it")
-    listed = [SAID, SAID_OF_EXPERTS] if model.has_moe else [SAID]
+    etp = f"expert_tensor_parallel_size {'as tensor_model_parallel_size' if model.ngram_table_rows else 1}"
+    listed = [SAID, etp, SAID_OF_EXPERTS] if model.has_moe else [SAID]
     said = f"common recipe defaults where not given: {', '.join(listed)}; --door says what else may build the model"
     return Assumption(said, "common recipe defaults")
 

@@ -17,7 +17,7 @@ from ..job.layout import Layout
 from ..job.model import Model
 from ..job.pipeline import interleaved
 from ..job.training import Training
-from ..rules import Violation, broken_by
+from ..rules import ETP, TP, Violation, broken, broken_by
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor, numel_of
 from ..tape.work import Gemm, Streamed
@@ -250,8 +250,12 @@ def flash_next_rules(model: Model, layout: Layout, training: Training) -> Iterat
         "activation offloading": t.fine_grained_activation_offloading or bool(t.cpu_offloading_num_layers),
         "distribute_saved_activations": t.distribute_saved_activations,
         "transformer_impl=local": not t.te_spec,
+        "CUDA graphs of the whole iteration": t.cuda_graph_impl == "full_iteration",
+        "sequence_packing_scheduler": bool(t.sequence_packing_scheduler),
     }
     yield from broken_by("gated-streams-not-modelled", unknown)
+    if model.ngram_table_rows and layout.etp != layout.tp:
+        yield broken("ngram-tables-etp", {TP: layout.tp, ETP: layout.etp}, use=layout.tp)
 
 
 _GATED = Kind(

@@ -47,8 +47,8 @@ def translated(
     """Settings by Megatron's names from keys of a framework; keys that are unknown, and those that are refused.
 
     `table` gives our name of a key, "" for the same. `nothing` are keys without effect and those that are read elsewhere, in one text
-    with blanks; * stands for any ending, but never for a setting of ours, which is named whole or read. A key that is a setting of ours is one of the framework's too: they hand Megatron's fields on.
-    Nulls are left out.
+    with blanks; * stands for any ending, but for no setting of ours, which is named whole or read. A key that is one is the framework's
+    too: they hand Megatron's fields on. Nulls are left out.
     """
     settings: dict[str, Any] = {}
     unknown: list[str] = []

@@ -154,6 +154,10 @@ def _alone(given: Mapping[str, Any], model: Model, layout: Layout, training: Tra
             (has("cross_entropy_fusion_impl") == "te" and refuses_loss(training), "argument-te-loss"),
             (biased and has("moe_router_score_function", "softmax") == "softmax", "argument-expert-bias"),
             (fsdp and has("ckpt_format") != "fsdp_dtensor", "argument-fsdp-needs-checkpoint-format"),
+            (
+                training.megatron_fsdp_version == 2 and has("calculate_per_token_loss"),
+                "argument-fsdp-2-per-token-loss",
+            ),
             (layout.shards_weights and has("ddp_average_in_collective"), "argument-weight-shards-average"),
             (has("fsdp_manual_registration") and not (fsdp and has("nccl_ub")), "argument-manual-registration"),
             (has("rope_type") == "yarn" and not latent, "argument-yarn-without-latent-attention"),

@@ -52,6 +52,8 @@ def _usual(job: TrainingJob, worlds: tuple[int, ...], *, everything: bool) -> di
     model, t = job.model, job.training
     most, stages = max(worlds), model.num_layers + model.mtp + 1
     moe = bool(model.num_moe_experts)
+    divided = (moe and everything) or bool(model.ngram_table_rows)
+    """Whether experts are divided by tensor parallelism, as n-gram tables need them to be."""
     widest_tp = min(most, max(job.gpu.nvlink_domain, 8), 16)
     deepest = min(most, stages, 64)
     parts = {1, *(part for gpus in worlds for part in _divisors(gpus))}
@@ -64,7 +66,7 @@ def _usual(job: TrainingJob, worlds: tuple[int, ...], *, everything: bool) -> di
         "virtual_pipeline_model_parallel_size": _virtual(model, pipelines),
         "context_parallel_size": _context(job, most, SPLIT if everything else TOKENS),
         "expert_model_parallel_size": tuple(sorted(n for n in parts if (model.num_moe_experts or 1) % n == 0)),
-        "expert_tensor_parallel_size": tuple(n for n in (1, 2, 4, 8) if n <= most) if moe and everything else (1,),
+        "expert_tensor_parallel_size": tuple(n for n in (1, 2, 4, 8) if n <= most) if divided else (1,),
         "micro_batch_size": tuple(n for n in POWERS[:5] if n <= (t.global_batch_size or 1)),
         "sequence_parallel": (True, False) if everything and not moe else (True,),
         "cp_comm_type": COMM_TYPES if everything else ("p2p", "a2a"),
