@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from megatron_memory_estimator import TrainingJob, UnsupportedError, advise, estimate, plan
+from megatron_memory_estimator import ConfigError, TrainingJob, UnsupportedError, advise, estimate, plan
 from megatron_memory_estimator.throughput import throughput
 
 GIVEN: dict[str, Any] = {
@@ -122,6 +122,35 @@ def test_what_is_paused_without_a_backup_takes_no_host_memory() -> None:
     both = {"disable_grad_buffers_cpu_backup": True, "disable_param_buffers_cpu_backup": True}
     assert copies(torch_memory_saver=True, **both).keys() == {"optimizer"}
     alone = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, **GIVEN, disable_grad_buffers_cpu_backup=True)
-    assert (
-        "disable_grad_buffers_cpu_backup has no effect without torch_memory_saver and rollout_offload" in alone.warnings
-    )
+    none = "has no effect without torch_memory_saver and gradients in rollout_offload or log_prob_offload"
+    assert f"disable_grad_buffers_cpu_backup {none}" in alone.warnings
+    moved = {**given, "rollout_offload": [], "log_prob_offload": ["gradients"], "torch_memory_saver": True, **both}
+    said = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, **moved).warnings
+    assert [one for one in said if "no effect" in one] == [
+        "disable_param_buffers_cpu_backup has no effect without torch_memory_saver and weights in rollout_offload or log_prob_offload"
+    ]
+
+
+def test_weights_without_a_copy_come_back_from_main_parameters() -> None:
+    """Megatron-LM PR 5103."""
+    job = TrainingJob.from_hf(
+        "Qwen/Qwen3-8B", 8, **{**GIVEN, "use_distributed_optimizer": False}, rollout_engine="sglang",
+        rollout_memory_share=0.6, rollout_offload=["weights"], torch_memory_saver=True, disable_param_buffers_cpu_backup=True,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="disable_param_buffers_cpu_backup needs use_distributed_optimizer"):
+        estimate(job)
+
+
+def test_settings_beside_a_switch_that_is_off_have_no_effect() -> None:
+    given: dict[str, Any] = {
+        **GIVEN, "optimizer_state_offload_chunk_size_mb": 512, "muon_nesterov": True, "peft_experts": "linear_out_each",
+    }  # fmt: skip
+    said = [one for one in TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 8, **given).warnings if "no effect" in one]
+    assert said == [
+        "muon_nesterov has no effect without optimizer=muon",
+        "optimizer_state_offload_chunk_size_mb has no effect without chunked_optimizer_state_offload",
+        "peft_experts has no effect without peft",
+    ]
+    on: dict[str, Any] = {"chunked_optimizer_state_offload": True, "peft": "lora"}
+    said = [one for one in TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 8, **given, **on).warnings if "no effect" in one]
+    assert said == ["muon_nesterov has no effect without optimizer=muon"]

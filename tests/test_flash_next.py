@@ -169,3 +169,25 @@ def test_other_models_have_neither_gates_nor_tables(settings: dict[str, Any], se
 def test_tables_that_do_not_fit_are_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         job(**settings)
+
+
+def test_attention_has_no_fused_kernel_whatever_is_asked_for() -> None:
+    """A mask of all pairs says who attends (huggingface/transformers 5.24 `models/qwen4_exp`)."""
+    asked = job(attention_kernel="flash")
+    assert asked.kernel == job().kernel == "unfused"
+    assert any(one.startswith("attention_kernel=flash has no effect") for one in asked.warnings)
+    assert estimate(asked).peak_stage.peak_allocated_bytes == estimate(job()).peak_stage.peak_allocated_bytes
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"cuda_graph_impl": "full_iteration"}, "CUDA graphs of the whole iteration"),
+        ({"sequence_packing_scheduler": "dp_balanced"}, "sequence_packing_scheduler"),
+        ({"cuda_graph_impl": "local"}, "use none"),
+    ],
+)
+def test_what_its_pull_requests_refuse_is_refused(settings: dict[str, Any], said: str) -> None:
+    """NVIDIA/Megatron-LM pull requests 7231 and 7553: graphs of routers alone, packed rows without schedulers."""
+    with pytest.raises(LayoutError, match=said):
+        estimate(job(**settings))

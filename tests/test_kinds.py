@@ -231,7 +231,7 @@ def test_a_token_is_multiplied_with_every_matrix_of_a_kind_once_and_its_core_is_
     """With those of `topk` experts; causal attention is s * heads * (key width + value width) products and as many sums."""
     made, row = job(kind), KINDS[kind]
     m = made.model
-    c = Context(m, Layout(), made.training, "cudnn")
+    c = Context(m, Layout(), made.training, made.kernel)
     unit = layer_unit(c, kind)
     matrices = [p for p in unit.params if len(p.shape) == 2 and not p.name.endswith(("conv1d.weight", ".ape"))]
     share = {"expert": m.moe_router_topk / (m.num_moe_experts or 1)}

@@ -48,6 +48,7 @@ def accepted(job: TrainingJob, *, declared: bool = True) -> Accepted:
     context = context_of(job)
     check(context, job.gpu, job.num_microbatches, declared=declared)
     _engine_fits(job)
+    _comes_back(job)
     found = Accepted(build_pipeline(job.model, job.layout), Declarer(context))
     if job.training.base_frozen and not _trains(found):
         targets = ",".join(job.training.peft_target_modules)
@@ -74,6 +75,19 @@ def _engine_fits(job: TrainingJob) -> None:
     if job.rollout.rollout_engine == "vllm" and heads % size:
         raise ConfigError(
             f"rollout_tensor_parallel_size={size} does not divide num_attention_heads={heads}, as vLLM needs; use {gcd(size, heads)}"
+        )
+
+
+def _comes_back(job: TrainingJob) -> None:
+    """Raise ConfigError where weights are paused without a copy and no main parameters are there to make them from.
+
+    Source: Megatron-LM pull request 5103 (disable_param_buffers_cpu_backup).
+    """
+    r = job.rollout
+    if r.torch_memory_saver and r.disable_param_buffers_cpu_backup and not job.training.use_distributed_optimizer:
+        raise ConfigError(
+            "disable_param_buffers_cpu_backup needs use_distributed_optimizer, whose main parameters the weights come back from; "
+            "turn one of them the other way"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..job.choices import NEWEST
@@ -24,6 +24,12 @@ PARTS: dict[str, str] = {
     "tower": "vision tower", "audio": "audio tower", "yarn": "YaRN positions",
 }  # fmt: skip
 """What an owner of settings is, in words."""
+PARTS_OF: dict[str, tuple[str, Callable[[Training], object]]] = {
+    "optimizer_state_offload_": ("chunked_optimizer_state_offload", lambda t: t.chunked_optimizer_state_offload),
+    "muon_": ("optimizer=muon", lambda t: t.optimizer == "muon"),
+    "peft_experts": ("peft", lambda t: t.peft != "none"),
+}
+"""Beginnings of settings that mean something only beside another, what that is, and whether it is on."""
 OWNERS: dict[str, Owner] = {field.name: field.metadata["of"] for field in _SETTINGS if field.metadata.get("of")}
 """Settings that mean something only in some models, and what those must have."""
 
@@ -36,6 +42,9 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
     for name, value in sorted(given.items(), key=lambda item: item[0]):
         if name in defaults and value == defaults[name]:
             continue
+        for part, (other, is_on) in PARTS_OF.items():
+            if name in defaults and name.startswith(part) and not is_on(t):
+                yield f"{name} has no effect without {other}"
         owner = OWNERS.get(name)
         if name.startswith("freeze_") and any(tower.unexamined for tower in model.towers):
             continue  # without it the model is refused
@@ -50,6 +59,8 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
         yield "the vision tower is counted in 16 bits: Megatron-Bridge gives RADIO the language model's fp8 or fp4, which is not modelled"
     if given.get("linear_attention_freq") not in (None, 1) and not model.alternates:
         yield "linear_attention_freq has no effect: no layers of the model alternate by it"
+    if model.hc_lowrank and t.attention_kernel not in (None, "unfused"):
+        yield f"attention_kernel={t.attention_kernel} has no effect: a mask of all pairs, which no fused kernel takes, says who attends"
     if not t.te_spec and t.attention_kernel not in (None, "local"):
         yield (
             f"attention_kernel={t.attention_kernel} has no effect: transformer_impl=local has its own kernel, which makes the "
@@ -97,12 +108,14 @@ def _of_recomputation(model: Model, t: Training) -> Iterator[str]:
 
 
 def not_backed_up(r: Rollout) -> Iterator[str]:
-    """Buffers without a host copy where nothing has one."""
-    names = [
-        name for name in ("disable_grad_buffers_cpu_backup", "disable_param_buffers_cpu_backup") if getattr(r, name)
-    ]
-    if names and not (r.torch_memory_saver and r.rollout_offload):
-        yield f"{all_of(names)} has no effect without torch_memory_saver and rollout_offload"
+    """Buffers without a host copy that have none anyway."""
+    for part, name in (
+        ("gradients", "disable_grad_buffers_cpu_backup"),
+        ("weights", "disable_param_buffers_cpu_backup"),
+    ):
+        moved = part in (*r.rollout_offload, *r.log_prob_offload)
+        if getattr(r, name) and not (r.torch_memory_saver and moved):
+            yield f"{name} has no effect without torch_memory_saver and {part} in rollout_offload or log_prob_offload"
 
 
 def _of_rows_and_losses(t: Training) -> Iterator[str]:

@@ -106,9 +106,12 @@ class TrainingJob(Constructors):
 
     @property
     def kernel(self) -> str:
-        """The attention kernel that runs: local modules have one of their own, whatever back end TransformerEngine shall take."""
+        """The attention kernel that runs: local modules have one of their own, whatever back end TransformerEngine shall take. No fused one
+        takes a mask of all pairs, which an indexer makes (Qwen3.8-Flash-Next)."""
         if not self.training.te_spec:
             return "local"
+        if self.model.hc_lowrank:
+            return "unfused"
         if self.training.attention_kernel is not None:
             return self.training.attention_kernel
         if self.training.params_dtype == "fp32":

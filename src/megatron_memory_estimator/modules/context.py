@@ -119,12 +119,9 @@ class Context:
     def core_kernel(self) -> str:
         """The kernel of core attention; FlexAttention's module makes a matrix of all scores where it is not fused, or has dropout.
 
-        TransformerEngine's flash kernels know no sinks, and cuDNN's no window with dropout (`dot_product_attention/utils.py`). A mask of
-        all pairs that an indexer makes (Qwen3.8-Flash-Next) is taken by none that is fused.
+        TransformerEngine's flash kernels know no sinks, and cuDNN's no window with dropout (`dot_product_attention/utils.py`).
         """
         m = self.model
-        if m.hc_lowrank:
-            return "unfused"
         if m.core_attention == "transformer_engine":
             alone = self.te and m.softmax_type != "vanilla" and m.sliding_window and m.attention_dropout > 0
             return "unfused" if alone else self.kernel
