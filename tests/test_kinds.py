@@ -249,8 +249,8 @@ def test_a_token_is_multiplied_with_every_matrix_of_a_kind_once_and_its_core_is_
         assert core / c.tokens.size == 2 * keys * m.num_attention_heads * 2 * m.v_head_dim + scores
     if row.heads and not row.sparse and row.state_heads == "none":
         widths = (m.qk_head_dim + m.qk_pos_emb_head_dim, m.v_head_dim) if row.latent else (m.head_dim, m.head_dim)
-        masked = kind == "gated_qsa"  # every pair, and the scores of its indexer
-        scores = 2 * 2 * 16 * 256 // 4 if masked else 0
+        masked = made.kernel in ("unfused", "local")  # every pair
+        scores = 2 * 2 * 16 * 256 // 4 if kind == "gated_qsa" else 0  # of its indexer
         assert (
             core / c.tokens.size
             == (1 + masked) * made.training.seq_length * m.num_attention_heads * sum(widths) + scores

@@ -29,6 +29,11 @@ RUNS: list[tuple[str, int, dict[str, Any]]] = [
     ("Qwen/Qwen3-30B-A3B", 16, {"ep": 8, "use_megatron_fsdp": True}),
     ("openai/gpt-oss-20b", 8, {"ep": 8, "use_distributed_optimizer": False}),
     ("Qwen/Qwen3-8B", 8, {"rollout_engine": "vllm", "reference_model": "device"}),
+    IN_THE_STEP := (
+        "Qwen/Qwen3-0.6B",
+        8,
+        {"tp": 2, "seq_length": 128, "megatron_core_version": "0.20", "chunked_optimizer_state_offload": True},
+    ),
 ]
 
 
@@ -62,6 +67,12 @@ def test_the_bytes_of_a_parameter() -> None:
     numel = 20 * 7168 * 8192
     assert largest == parameters[0] and largest.copies == 20 and largest.local_shape == (7168, 8192)
     assert (largest.weights, largest.gradients, largest.optimizer) == (2 * numel, 4 * numel, 6 * numel)
+
+
+def test_one_of_these_runs_peaks_in_the_optimizer_step() -> None:
+    """Where state exists that is no parameter's otherwise."""
+    model, gpus, settings = IN_THE_STEP
+    assert estimate(TrainingJob.from_hf(model, gpus, **settings)).peak_stage.peak.candidate.label == "optimizer step"
 
 
 @pytest.mark.parametrize("at", ["peak", "steady"])

@@ -354,3 +354,15 @@ def test_biases_of_columns_are_no_replicated_parameters() -> None:
     rank = estimate(small_job(2, **settings, add_bias_linear=True, normalization="LayerNorm")).stages[0].rank
     (row,) = flattened_gradients(rank)
     assert row.nbytes == 4 * (4 * (2 * 2 + 1 + 1) + 2) * 1024
+
+
+def test_frozen_parameters_have_no_gradients_to_sum() -> None:
+    """A router of 128 experts in each of 48 layers (`distributed/finalize_model_grads.py`: parameters that require a gradient); of LoRA's
+    run neither norms nor what the adapters' tensor-parallel linears share out."""
+
+    def flattened(**settings: Any) -> int:
+        job = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 8, tp=2, ep=4, sequence_parallel=True, **settings)
+        return sum(row.nbytes for row in flattened_gradients(estimate(job).stages[0].rank))
+
+    assert flattened() - flattened(freeze_moe_router=True) == 4 * 48 * 128 * 2048
+    assert flattened(peft="lora") == 0

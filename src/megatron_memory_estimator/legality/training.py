@@ -202,7 +202,8 @@ def chunked_state(model: Model, layout: Layout, training: Training) -> Iterator[
     unknown = {
         f"optimizer={t.optimizer}": not OPTIMIZERS[t.optimizer].offloaded,
         "weights in low precision": bool(t.low_precision_weights),
-        "optimizers without use_distributed_optimizer": not t.use_distributed_optimizer,
+        "optimizers without use_distributed_optimizer": OPTIMIZERS[t.optimizer].offloaded
+        and not t.use_distributed_optimizer,
     }
     if t.mcore < CHUNKED:
         yield broken("chunked-state-of-newer-version")

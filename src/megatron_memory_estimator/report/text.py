@@ -311,10 +311,11 @@ def _extras(job: TrainingJob) -> str:
 def result(estimate: Estimate, uneven: Routing | None) -> list[str]:
     """The stage with the highest peak, as allocated, reserved and device memory."""
     top = estimate.peak_stage
+    known = top.allocated.phases.get("first_step")
+    first = bounds_text(known) if known else gib(top.first_step_peak_allocated_bytes)
     lines = [
-        f"Peak: stage {top.pp_rank}, {gib(top.peak_allocated_bytes)} GiB allocated (first step "
-        f"{gib(top.first_step_peak_allocated_bytes)}), {bounds_text(top.reserved)} GiB reserved, "
-        f"{bounds_text(top.device_used)} GiB used (nvidia-smi), needs {bounds_text(top.device)} GiB",
+        f"Peak: stage {top.pp_rank}, {gib(top.peak_allocated_bytes)} GiB allocated (first step {first}), "
+        f"{bounds_text(top.reserved)} GiB reserved, {bounds_text(top.device_used)} GiB used (nvidia-smi), needs {bounds_text(top.device)} GiB",
         f"At the peak: {top.peak.candidate.label}",
     ]
     if uneven:
