@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import ConfigError, TrainingJob, UnsupportedError, advise, estimate, plan
+from megatron_memory_estimator.report.quantities import bounds_text
+from megatron_memory_estimator.report.text import result
 from megatron_memory_estimator.throughput import throughput
 
 GIVEN: dict[str, Any] = {
@@ -154,3 +156,9 @@ def test_settings_beside_a_switch_that_is_off_have_no_effect() -> None:
     on: dict[str, Any] = {"chunked_optimizer_state_offload": True, "peft": "lora"}
     said = [one for one in TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 8, **given, **on).warnings if "no effect" in one]
     assert said == ["muon_nesterov has no effect without optimizer=muon"]
+
+
+def test_the_first_step_is_a_range_where_its_figure_is_shown() -> None:
+    found = estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, **GIVEN, chunked_optimizer_state_offload=True))
+    known = bounds_text(found.stages[0].allocated.phases["first_step"])
+    assert f"(first step {known})" in result(found, None)[0]

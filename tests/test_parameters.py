@@ -15,6 +15,11 @@ from megatron_memory_estimator.rank.rank import PARTS, state_bytes
 from megatron_memory_estimator.report.largest import headline, largest
 from megatron_memory_estimator.states.kept import Since
 
+IN_THE_STEP: tuple[str, int, dict[str, Any]] = (
+    "Qwen/Qwen3-0.6B",
+    8,
+    {"tp": 2, "seq_length": 128, "megatron_core_version": "0.20", "chunked_optimizer_state_offload": True},
+)
 RUNS: list[tuple[str, int, dict[str, Any]]] = [
     ("meta-llama/Llama-3.1-70B", 64, {"tp": 8, "pp": 4}),
     ("meta-llama/Llama-3.1-70B", 64, {"tp": 8, "pp": 4, "vpp": 5}),
@@ -29,11 +34,7 @@ RUNS: list[tuple[str, int, dict[str, Any]]] = [
     ("Qwen/Qwen3-30B-A3B", 16, {"ep": 8, "use_megatron_fsdp": True}),
     ("openai/gpt-oss-20b", 8, {"ep": 8, "use_distributed_optimizer": False}),
     ("Qwen/Qwen3-8B", 8, {"rollout_engine": "vllm", "reference_model": "device"}),
-    IN_THE_STEP := (
-        "Qwen/Qwen3-0.6B",
-        8,
-        {"tp": 2, "seq_length": 128, "megatron_core_version": "0.20", "chunked_optimizer_state_offload": True},
-    ),
+    IN_THE_STEP,
 ]
 
 

@@ -315,7 +315,8 @@ def result(estimate: Estimate, uneven: Routing | None) -> list[str]:
     first = bounds_text(known) if known else gib(top.first_step_peak_allocated_bytes)
     lines = [
         f"Peak: stage {top.pp_rank}, {gib(top.peak_allocated_bytes)} GiB allocated (first step {first}), "
-        f"{bounds_text(top.reserved)} GiB reserved, {bounds_text(top.device_used)} GiB used (nvidia-smi), needs {bounds_text(top.device)} GiB",
+        f"{bounds_text(top.reserved)} GiB reserved, {bounds_text(top.device_used)} GiB used (nvidia-smi), "
+        f"needs {bounds_text(top.device)} GiB",
         f"At the peak: {top.peak.candidate.label}",
     ]
     if uneven:
