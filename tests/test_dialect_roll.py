@@ -135,9 +135,11 @@ def test_adapters_and_what_is_refused() -> None:
         job(actor_train__model_args__freeze_module_prefix="vision_model,embedding")
     with pytest.raises(QuestionsError, match="trainable_module_prefix"):
         job(actor_train__model_args__trainable_module_prefix="vision_model")
+    with pytest.raises(QuestionsError, match="freeze_module_prefix"):
+        job(actor_train__model_args__freeze_module_prefix="vision_model.patch_embed")
     towers = job(actor_train__model_args__freeze_module_prefix="vision_model", pretrain="Qwen/Qwen3-VL-4B-Instruct")
     assert any("only the language model is counted" in said for said in towers.warnings)
-    assert towers.training.freeze_vision_model and not towers.training.freeze_vision_projection
+    assert towers.training.freeze_vision_model and towers.training.freeze_vision_projection
     merger = job(
         actor_train__model_args__freeze_module_prefix="vision_model.merger", pretrain="Qwen/Qwen3-VL-4B-Instruct"
     )

@@ -337,6 +337,8 @@ def test_towers_are_megatron_bridges_and_some_are_left_out() -> None:
     words = WORDS.replace("Qwen/Qwen3-8B", "Qwen/Qwen3.5-9B")
     assert job(started(BASE, words)).model.towers
     assert not job(started(BASE, words + "trainer.policy.language_model_only=true")).model.towers
+    words = WORDS.replace("Qwen/Qwen3-8B", "moonshotai/Kimi-K2.5")
+    assert not job(started(BASE, words)).model.towers
 
 
 def test_an_asynchronous_save_has_a_process_of_its_own() -> None:

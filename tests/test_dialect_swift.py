@@ -227,9 +227,29 @@ def test_fields_of_megatron_are_read_whatever_they_begin_with() -> None:
     assert job(sharded + "--data_parallel_sharding_strategy optim").training.data_parallel_sharding_strategy == "optim"
 
 
+VISION = "--model Qwen/Qwen3-VL-8B-Instruct --max_length 2048 "
+
+
+def test_towers_are_frozen_with_what_leads_out_of_them_or_left_out() -> None:
+    """`megatron_args.py`: freeze_vit and freeze_aligner are true by default, and language_model_only builds no tower."""
+    t = job(VISION).training
+    assert t.freeze_vision_model and t.freeze_audio_model and t.freeze_vision_projection and not job(VISION).unmodelled
+    assert not job(VISION + "--freeze_vit yes").unmodelled
+    for trained in ("--freeze_vit no", "--freeze_aligner false"):
+        assert "which this run trains" in job(VISION + trained).unmodelled
+    alone = job(VISION + "--language_model_only true --freeze_vit false")
+    assert not (alone.unmodelled or alone.model.towers or alone.training.freeze_vision_model)
+
+
+def test_what_is_off_by_default_is_not_said() -> None:
+    said = job("--model Qwen/Qwen3-8B --max_length 2048 --save_interval 0 --muon_tp_mode blockwise").warnings
+    assert not [one for one in said if "no effect" in one]
+
+
 def test_checkpoints_are_written_by_a_process_beside_a_rank_where_it_is_persistent() -> None:
     """`trainers/base.py`: without use_persistent_ckpt_worker an asynchronous save forks a process, which has no CUDA context."""
-    assert not job(EXPERTS + "--async_save true").training.async_save
+    for off in ("--async_save true", "--async_save no --use_persistent_ckpt_worker true"):
+        assert not job(EXPERTS + off).training.async_save
     assert job(EXPERTS + "--async_save true --use_persistent_ckpt_worker true").training.async_save
 
 

@@ -247,7 +247,11 @@ def test_a_star_passes_over_no_setting() -> None:
 QWEN_VL = "Qwen/Qwen3-VL-8B-Instruct"
 TOWERS: dict[str, tuple[Run, str, bool]] = {
     "ms-swift": (written(f"{{model: {QWEN_VL}, {BATCH}, max_length: 1024}}"), "freeze_vit: false", True),
-    "verl": (written(VERL.replace("Qwen/Qwen3-8B", QWEN_VL)), "", False),
+    "verl": (
+        written(VERL.replace("Qwen/Qwen3-8B", QWEN_VL).replace("megatron: {", "megatron: {vanilla_mbridge: true, ")),
+        "",
+        False,
+    ),
     "LLaMA-Factory": (
         written(
             f"{{model_name_or_path: {QWEN_VL}, stage: sft, cutoff_len: 1024, bf16: true, {ONE}, per_device_train_batch_size: 1}}"
@@ -268,12 +272,35 @@ def test_a_frameworks_own_tower_is_refused_by_name_where_it_is_trained(name: str
     changed = {**run.document, **dict([trains.split(": ")] if trains else ())}
     changed = {key: value if value != "false" else False for key, value in changed.items()}
     trained = job(dataclasses.replace(run, document=changed), 8)
-    assert f"the vision tower of {name} was not examined" in trained.unmodelled
+    assert f"the vision tower of {name}, which this run trains, was not examined" in trained.unmodelled
     with pytest.raises(UnsupportedError, match="freeze_vision_model"):
         estimate(trained)
-    held = job(run, 8) if frozen else job(run, 8, freeze_vision_model=True)
+    held = job(run, 8) if frozen else job(run, 8, freeze_vision_model=True, freeze_vision_projection=True)
     assert held.training.freeze_vision_model and not held.unmodelled
     assert "its vision tower is not counted" in verdict_sentence(estimate(held))
+
+
+BRIDGED = {
+    "verl": written(VERL.replace("Qwen/Qwen3-8B", QWEN_VL)),
+    "NeMo-RL": written(NEMO_RL.replace("Qwen/Qwen3-8B", QWEN_VL)),
+    "AReaL": written(
+        AREAL.replace("Qwen/Qwen3-8B", QWEN_VL).replace(
+            "optimizer:", "megatron: {bridge_type: megatron-bridge}, optimizer:"
+        )
+    ),
+    "SkyRL": started("skyrl.train.entrypoints.main_base", SKYRL.replace("Qwen/Qwen3-8B", QWEN_VL)),
+    "slime": started("train.py", WORDS.replace("Qwen/Qwen3-8B", QWEN_VL) + " --megatron-to-hf-mode bridge"),
+}
+"""Runs of a model with a tower that Megatron-Bridge makes."""
+
+
+@pytest.mark.parametrize("name", BRIDGED)
+def test_towers_of_megatron_bridge_are_counted_at_every_framework_that_has_them(name: str) -> None:
+    """`to_megatron_provider` of AutoBridge: verl 0.9.1 `workers/engine/megatron/transformer_impl.py`, AReaL `models/mcore/registry.py`."""
+    found = job(BRIDGED[name], 8)
+    assert [tower.num_parameters for tower in found.model.towers] == [576_388_336] and not found.unmodelled
+    shown = job(BRIDGED[name], 8, images="1x512x512")
+    assert estimate(shown).peak_stage.peak_allocated_bytes > estimate(found).peak_stage.peak_allocated_bytes
 
 
 @pytest.mark.parametrize("name", ["ms-swift", "LLaMA-Factory"])

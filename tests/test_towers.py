@@ -947,12 +947,14 @@ def test_a_tower_that_nobody_examined_is_refused_where_it_is_trained(
     path.write_text(json.dumps({"model_type": whole, "text_config": inner, key: {"hidden_size": 1024, "depth": 8}}))
     job = TrainingJob.from_hf(str(path), 64, tp=4)
     with pytest.raises(
-        UnsupportedError, match=rf"tower of {whole} was not examined.*{freezes} estimates the language model alone"
+        UnsupportedError,
+        match=rf"tower of {whole}, which this run trains, was not examined.*{freezes}.* estimates? the language model alone",
     ):
         estimate(job)
     with pytest.raises(UnsupportedError, match="was not examined"):
         planned(job)
-    assert estimate(with_settings(job, {freezes: True})).stages
+    frozen = {freezes: True, freezes.replace("vision_model", "vision_projection"): True}
+    assert estimate(with_settings(job, frozen)).stages
 
 
 def test_layers_of_omni_towers_run_again_where_they_are_told_to(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ PARTS_OF: dict[str, tuple[str, Callable[[Training], object]]] = {
     "peft_experts": ("peft", lambda t: t.peft != "none"),
 }
 """Beginnings of settings that mean something only beside another, what that is, and whether it is on."""
+ALSO_DEFAULT = (("muon_tp_mode", "blockwise"),)
+"""Megatron's defaults that are none of ours, where a setting has none."""
 OWNERS: dict[str, Owner] = {field.name: field.metadata["of"] for field in _SETTINGS if field.metadata.get("of")}
 """Settings that mean something only in some models, and what those must have."""
 
@@ -42,10 +44,11 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
     for name, value in sorted(given.items(), key=lambda item: item[0]):
         if name in defaults and value == defaults[name]:
             continue
-        for part, (other, is_on) in PARTS_OF.items():
-            if name in defaults and name.startswith(part) and not is_on(t):
-                yield f"{name} has no effect without {other}"
         owner = OWNERS.get(name)
+        for part, (other, is_on) in PARTS_OF.items():
+            meant = name in defaults and (name, value) not in ALSO_DEFAULT and (not owner or owner in present)
+            if meant and name.startswith(part) and not is_on(t):
+                yield f"{name} has no effect without {other}"
         if name.startswith("freeze_") and any(tower.unexamined for tower in model.towers):
             continue  # without it the model is refused
         if owner and owner not in present and (value is True or value not in (None, 1, 0)):
@@ -59,7 +62,7 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
         yield "the vision tower is counted in 16 bits: Megatron-Bridge gives RADIO the language model's fp8 or fp4, which is not modelled"
     if given.get("linear_attention_freq") not in (None, 1) and not model.alternates:
         yield "linear_attention_freq has no effect: no layers of the model alternate by it"
-    if model.hc_lowrank and t.attention_kernel not in (None, "unfused"):
+    if model.hc_lowrank and given.get("attention_kernel") not in (None, "unfused"):
         yield f"attention_kernel={t.attention_kernel} has no effect: a mask of all pairs, which no fused kernel takes, says who attends"
     if not t.te_spec and t.attention_kernel not in (None, "local"):
         yield (

@@ -212,10 +212,12 @@ class Tower(NamedTuple):
 def unexamined(towers: tuple[Tower, ...], training: TowerTraining) -> str:
     """Why a model is refused whose tower is trained and was not examined, in words; nothing of another model."""
     for tower in towers:
-        if tower.unexamined and not tower.frozen(training, projection=False):
+        if tower.unexamined and not all(tower.frozen(training, projection=part) for part in (False, True)):
+            parts = ("audio_model",) if tower.hears else ("vision_model", "vision_projection")
+            names = [f"freeze_{part}" for part in parts]
             return (
-                f"the {tower.name} of {tower.unexamined} was not examined: what it keeps for each image or sound while it is trained is "
-                f"not known; {'freeze_audio_model' if tower.hears else 'freeze_vision_model'} estimates the language model alone"
+                f"the {tower.name} of {tower.unexamined}, which this run trains, was not examined: what it keeps for each image or sound "
+                f"is not known; {all_of(names)} {'estimates' if len(names) == 1 else 'estimate'} the language model alone"
             )
     return ""
 

@@ -255,7 +255,7 @@ def flash_next_rules(model: Model, layout: Layout, training: Training) -> Iterat
     }
     yield from broken_by("gated-streams-not-modelled", unknown)
     if model.ngram_table_rows and layout.etp != layout.tp:
-        yield broken("ngram-tables-etp", {TP: layout.tp, ETP: layout.etp}, use=layout.tp)
+        yield broken("ngram-tables-etp", {TP: layout.tp, ETP: layout.etp})
 
 
 _GATED = Kind(

@@ -233,6 +233,7 @@ def read(run: Run) -> Reading:
     return Reading(
         model=model,
         settings=settings,
+        bridged=bridge == MEGATRON_BRIDGE,
         defaults=_defaults(run.model or model, bridge),
         num_gpus=at.trainer.gpus,
         env=decisive(*_environments(tree), run.env),

@@ -34,7 +34,7 @@ MOST_NODES = 256
 """Nodes that are tried where nothing says how many there are."""
 MODEL_OPTION = "--model NAME"
 BRIDGED = ("Megatron-Bridge", "NeMo-RL", "SkyRL")
-"""Frameworks that make towers of Megatron-Bridge's modules; other ones have their own, which nobody examined."""
+"""Frameworks that always make towers of Megatron-Bridge's modules; what others have of their own nobody examined."""
 COMPANIONS = ("recompute_method", "recompute_num_layers", "recompute_modules")
 """Settings that mean something to one kind of recomputation."""
 
@@ -52,9 +52,9 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     reading = dialect.read(with_degrees(dialect, run, given))
     gpus = num_gpus if num_gpus is not None else reading.num_gpus
     loaded, of_model, questions = model_of(reading, run)
-    if loaded is not None and reading.text_only:
+    if loaded is not None and loaded.family.startswith(reading.text_only):
         loaded = dataclasses.replace(loaded, towers=())
-    if loaded is not None and dialect.name not in BRIDGED:
+    if loaded is not None and dialect.name not in BRIDGED and not reading.bridged:
         own = tuple(Tower(tower.name, unexamined=dialect.name) for tower in loaded.towers)
         loaded = dataclasses.replace(loaded, towers=own)
     if loaded is not None and not loaded.towers:

@@ -38,6 +38,10 @@ AUX_LOSS = 1e-3
 """The coefficient of a balancing loss that a file chooses without one."""
 POWER = re.compile(r"[+-]?[0-9]+[eE][+-]?[0-9]{1,3}")
 """A number that YAML 1.1 takes for a text, and frameworks for a number."""
+YES = frozenset(("true", "t", "yes", "y", "1"))
+"""Words that Hugging Face's parser takes for true (HfArgumentParser, string_to_bool)."""
+NEVER = "save_interval"
+"""What is off below 1."""
 NO_OTHER_NAMES: Mapping[str, str] = {}
 
 
@@ -64,7 +68,7 @@ def translated(
             continue
         name = table[key] or key if key in table else full_name(key)
         if key in table or name in known_settings() or name in UNSUPPORTED or name in UNCOUNTED:
-            if value is not None:
+            if value is not None and not (name == NEVER and isinstance(value, int) and value < 1):
                 settings[name] = scalar(value) if isinstance(value, str) and POWER.fullmatch(value) else value
         elif is_harmless(name) or says_nothing(value):
             continue
@@ -142,6 +146,17 @@ def given(values: Mapping[str, Any], key: str, default: Any) -> Any:
     """The value of a key, of which null is none."""
     value = values.get(key)
     return default if value is None else value
+
+
+def switched(values: Mapping[str, Any], key: str, default: bool = False) -> bool:
+    """Whether a key is on."""
+    value = values.get(key)
+    return default if value is None else str(value).lower() in YES
+
+
+def frozen(values: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> dict[str, bool]:
+    """What of towers is frozen, of frameworks that freeze it where a run says nothing: our names by their key."""
+    return {ours: switched(values, key, True) for key, several in names.items() for ours in several}
 
 
 def by_habit(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

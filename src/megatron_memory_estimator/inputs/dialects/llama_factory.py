@@ -23,7 +23,7 @@ from ..questions import Question
 from . import mcore_adapter
 from .documents import needed
 from .hydra import DEEPEST, Tree, overridden, parted
-from .keys import SPELLED, given, model_ranks, passed_over, translated
+from .keys import SPELLED, frozen, given, model_ranks, passed_over, translated
 from .launched import gpus_of_command
 from .rollout import TOLD_APART
 from .run import Dialect, Reading, Run
@@ -66,7 +66,10 @@ READ = """
     use_packed_sequences lora_rank lora_target optim pref_loss freeze_vision_tower freeze_multi_modal_projector USE_* do_train
 """
 """Keys that are read one by one."""
-TOWERS = {"freeze_vision_tower": "freeze_vision_model", "freeze_multi_modal_projector": "freeze_vision_projection"}
+TOWERS = {
+    "freeze_vision_tower": ("freeze_vision_model", "freeze_audio_model"),
+    "freeze_multi_modal_projector": ("freeze_vision_projection",),
+}
 """What says whether a tower and what leads out of it are frozen, which they are where a run says nothing, by our names
 (`hparams/finetuning_args.py`; `train/mca/workflow.py`, _freeze_model_parameters)."""
 NOTHING = """
@@ -137,11 +140,12 @@ def read(run: Run) -> Reading:
     refused += _optimizer(values)
     make = _of_mca if engine == MCA else _of_bridge
     own, more, strange, wrong = make(tree, run.wanted_gpus or gpus)
-    defaults = _defaults(engine, run.model or model) | dict.fromkeys(TOWERS.values(), True)
-    towers = {ours: values[key] for key, ours in TOWERS.items() if values.get(key) is not None}
+    defaults = _defaults(engine, run.model or model)
+    towers = frozen(values, TOWERS)
     return Reading(
         model=model,
         settings={**settings, **own, **towers},
+        bridged=engine == BRIDGE,
         defaults=defaults,
         num_gpus=gpus,
         env=run.env,

@@ -46,11 +46,13 @@ NOTHING = """
 """Keys of strategy_config without effect, and beginnings of such."""
 FROZEN = ("freeze_module_prefix", "trainable_module_prefix")
 PARTS = {
-    "freeze_vision_model": re.compile(r"(?!.*merger)(?:\w+\.)*(?:vision|visual)\w*(?:\.\w+)*"),
-    "freeze_audio_model": re.compile(r"(?:\w+\.)*audio\w*(?:\.\w+)*"),
+    "freeze_vision_model": re.compile(r"(?:\w+\.)*(?:vision|visual)\w*"),
+    "freeze_audio_model": re.compile(r"(?:\w+\.)*audio\w*"),
     "freeze_vision_projection": re.compile(r"(?:\w+\.)*(?:multi_modal_projector|merger|aligner)(?:\.\w+)*"),
 }
 """What of a tower is frozen by which prefixes, by our names."""
+WITH_MERGER = "vision_model"
+"""The tower that has what leads out of it inside."""
 MICRO_BATCH = 8
 FOLLOWS = ("defaults",)
 """Keys of a file that name the files it builds on."""
@@ -248,7 +250,8 @@ def _prefixes(tree: Tree, path: str) -> list[str]:
 def _frozen(tree: Tree, path: str) -> dict[str, bool]:
     """What of a tower is frozen by its prefix."""
     words = _prefixes(tree, path)
-    return {name: True for name, part in PARTS.items() if any(map(part.fullmatch, words))}
+    found = {name: True for name, part in PARTS.items() if any(map(part.fullmatch, words))}
+    return found | ({"freeze_vision_projection": True} if WITH_MERGER in words else {})
 
 
 def _chooses(tree: Tree, path: str) -> bool:

@@ -85,7 +85,8 @@ class Reading:
     warnings     what is not modelled, and what has no effect, a sentence each
     questions    what is missing
     refused      what decides memory and is not modelled, a sentence each
-    text_only    whether the run builds the language model of a model with towers alone
+    bridged      whether Megatron-Bridge's modules make the model, and its towers, where the framework has modules of its own too
+    text_only    beginnings of the types (`model_type` of the whole model) of which the run builds the language model alone
     """
 
     model: str = ""
@@ -100,7 +101,8 @@ class Reading:
     warnings: tuple[str, ...] = ()
     questions: tuple[Question, ...] = ()
     refused: tuple[str, ...] = ()
-    text_only: bool = False
+    bridged: bool = False
+    text_only: tuple[str, ...] = ()
 
 
 class Dialect(NamedTuple):

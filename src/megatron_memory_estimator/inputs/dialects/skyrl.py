@@ -66,8 +66,6 @@ OF_BRIDGE = ("gradient_accumulation_fusion", "moe_router_dtype")
 """Of what SkyRL decides, what the older program leaves to Megatron-Bridge."""
 RECOMPUTATION = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 """What is filled in where the fields of TransformerConfig do not say it."""
-TEXT_BRIDGES = ("qwen3_5", "kimi_k2")
-"""Beginnings of the families of which language_model_only leaves the tower out (`workers/megatron/model_bridges.py`)."""
 CHUNK = 1024
 """Tokens of a chunk of log-probabilities."""
 GIB = 2**30
@@ -142,18 +140,17 @@ def read(run: Run) -> Reading:
         warnings.append("trainer.mtp.enabled: the draft loss of the MTP layers is counted as a loss of the model's own")
     model = str(tree.at(f"{at.policy}model.path") or "")
     chosen, experts = by_habit(settings)
-    family = family_of(run.model or model)
     return Reading(
         model=model,
         settings=chosen,
-        defaults={**_defaults(tree, family, older=older), **experts},
+        defaults={**_defaults(tree, family_of(run.model or model), older=older), **experts},
         num_gpus=_gpus(tree, at, notes, older=older),
         env=decisive(run.env),
         assumptions=tuple(notes),
         warnings=(*warnings, *passed_over([*tree.misspelled(), *unknown], "SkyRL")),
         questions=tuple(questions),
         refused=tuple(refused),
-        text_only=tree.on(f"{at.policy}language_model_only") and family.startswith(TEXT_BRIDGES),
+        text_only=("kimi_k25", "qwen3_5") if tree.on(f"{at.policy}language_model_only") else ("kimi_k25",),
     )
 
 

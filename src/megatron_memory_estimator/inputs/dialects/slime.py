@@ -127,6 +127,7 @@ def read(run: Run) -> Reading:
     return Reading(
         model=entry,
         args=() if entry else args,
+        bridged=bridge,
         settings=settings,
         defaults=without_loss("bridge", family_of(entry)) if entry else {},
         num_gpus=_gpus(found, questions),

@@ -21,7 +21,7 @@ from ..questions import Question
 from ..spellings import kernel_of, short_dtype
 from ..strict_yaml import parse_yaml
 from .documents import needed
-from .keys import given, passed_over, translated
+from .keys import frozen, given, passed_over, switched, translated
 from .launched import gpus_of_command
 from .rollout import LINEARS, MIXERS, TOLD_APART, engine, moved
 from .run import Dialect, Reading, Run
@@ -30,8 +30,12 @@ from .words import flags, value_of
 PROGRAM = re.compile(r"megatron .*|(?:.*/)?swift/cli/_megatron/(?:sft|pt|rlhf)\.py")
 BATCH = {"micro_batch_size": 1, "global_batch_size": 16}
 """Samples where a run says nothing."""
-TOWERS = {"freeze_vit": "freeze_vision_model", "freeze_aligner": "freeze_vision_projection"}
-"""What says whether a tower and what leads out of it are frozen, which they are where a run says nothing, by our names."""
+TOWERS = {
+    "freeze_vit": ("freeze_vision_model", "freeze_audio_model"),
+    "freeze_aligner": ("freeze_vision_projection",),
+}
+"""What says whether a tower and what leads out of it are frozen, which they are where a run says nothing, by our names
+(`swift/model/model_arch.py`: vision_tower has towers of both kinds)."""
 OWN = frozenset(
     ("tuner_type", "train_type", "max_length", "padding_free", "packing", "rlhf_type", "split_dataset_ratio")
 )
@@ -47,7 +51,7 @@ READ = f"""
     modules_to_save rlhf_type max_completion_length torch_dtype bf16 fp16 attention_backend optimizer offload_model
     offload_optimizer sleep_level megatron_extra_kwargs freeze_parameters freeze_parameters_regex
     freeze_parameters_ratio trainable_parameters trainable_parameters_regex freeze_llm freeze_vit
-    freeze_aligner use_vllm async_save use_persistent_ckpt_worker
+    freeze_aligner use_vllm async_save use_persistent_ckpt_worker language_model_only
     vllm_mode vllm_gpu_memory_utilization log_entropy top_entropy_quantile teacher_model offload_teacher_model
     moe_layer_recompute task_type ENV recompute_granularity ref_model mcore_ref_model
 """
@@ -86,7 +90,7 @@ def read(run: Run) -> Reading:
     names = [str(values[key]) for key in MODEL if values.get(key)]
     settings, unknown, refused = translated(values, READ + NOTHING)
     settings |= _precision(values) | _optimizer(values, settings) | _recompute(values)
-    settings |= _saved(values) | {ours: values[key] for key, ours in TOWERS.items() if values.get(key) is not None}
+    settings |= _saved(values) | frozen(values, TOWERS)
     length, notes = _length(values, questions)
     warnings: list[str] = []
     settings |= length | _attention(values, warnings)
@@ -95,7 +99,8 @@ def read(run: Run) -> Reading:
     return Reading(
         model=names[0] if names else "",
         settings={**settings, **tuned, **around},
-        defaults={**decided("ms-swift"), **BATCH, **dict.fromkeys(TOWERS.values(), True)},
+        defaults={**decided("ms-swift"), **BATCH, **_kernel(values)},
+        text_only=("",) if switched(values, "language_model_only") else (),
         num_gpus=gpus_of_command(run, {**env, **run.env, **run.variables}, questions, alone=1),
         env={**env, **run.env},
         assumptions=tuple(notes),
@@ -123,7 +128,7 @@ def _optimizer(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[s
 def _saved(values: Mapping[str, Any]) -> dict[str, Any]:
     """Whether a process beside each rank writes checkpoints; without it an asynchronous save forks one, which has no CUDA context
     (`swift/megatron/trainers/base.py`, init_persistent_async_worker)."""
-    return {"async_save": bool(values.get("async_save") and values.get("use_persistent_ckpt_worker"))}
+    return {"async_save": switched(values, "async_save") and switched(values, "use_persistent_ckpt_worker")}
 
 
 def _recompute(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,7 +146,13 @@ def _attention(values: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]
             "attention_backend=local runs on NPUs alone: their fused attention is counted as flash attention"
         )
         return {"attention_kernel": "flash"}
-    return kernel_of(str(values.get("attention_backend") or "flash").partition("_")[0])
+    named = values.get("attention_backend")
+    return kernel_of(str(named).partition("_")[0]) if named else {}
+
+
+def _kernel(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The kernel where a run names none."""
+    return {} if values.get("attention_backend") else {"attention_kernel": "flash"}
 
 
 def _length(values: Mapping[str, Any], questions: list[Question]) -> tuple[dict[str, Any], list[str]]:

@@ -217,6 +217,7 @@ def read(run: Run) -> Reading:
     return Reading(
         model=model,
         settings={**chosen, **tuned},
+        bridged=not tree.on(f"{at.engine}.vanilla_mbridge"),
         defaults={**_defaults(tree, at, family), **converted, **experts},
         num_gpus=gpus,
         env=decisive(tree.section("ray_kwargs.ray_init.runtime_env.env_vars"), run.env),
