@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_memory_estimator import UnsupportedError, estimate
+from megatron_memory_estimator import ConfigError, UnsupportedError, estimate
 from megatron_memory_estimator.inputs import dialects as package
 from megatron_memory_estimator.inputs.dialects.keys import translated
 from megatron_memory_estimator.inputs.dialects.launched import of_launch
@@ -278,6 +278,8 @@ def test_a_frameworks_own_tower_is_refused_by_name_where_it_is_trained(name: str
     held = job(run, 8) if frozen else job(run, 8, freeze_vision_model=True, freeze_vision_projection=True)
     assert held.training.freeze_vision_model and not held.unmodelled
     assert "its vision tower is not counted" in verdict_sentence(estimate(held))
+    with pytest.raises(ConfigError, match=f"nobody examined the vision tower of {name}"):
+        job(run, 8, images="1x512x512")
 
 
 BRIDGED = {

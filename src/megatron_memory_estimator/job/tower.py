@@ -230,6 +230,10 @@ def tokens_of_images(text: str, towers: tuple[Tower, ...]) -> int:
     """Tokens of a sequence that images become: "4x1024x1024", "1024x768", "2x512x512+1024x768". Raises ConfigError for other words, and
     for a model without a vision tower that is counted."""
     eye = next((tower.eye for tower in towers if tower.eye is not None), None)
+    if eye is None and (foreign := next((tower for tower in towers if tower.unexamined), None)):
+        raise ConfigError(
+            f"images needs a vision tower that is counted, and nobody examined the {foreign.name} of {foreign.unexamined}; leave it out"
+        )
     if eye is None and any(not tower.blocks for tower in towers):
         raise ConfigError(
             "images needs the shape of the vision tower, which is not known here; give the model's config.json"
