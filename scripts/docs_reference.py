@@ -42,6 +42,11 @@ def commands() -> str:
     return "\n\n".join([*parts, head + _options(shared, some)])
 
 
+def stopped(sentence: str) -> str:
+    """A sentence with its full stop, behind dots that stand for a number none."""
+    return sentence if sentence.endswith(".") else f"{sentence}."
+
+
 def rules() -> str:
     """Every rule of legality under its code."""
     from megatron_memory_estimator.rules import NAMES, table
@@ -58,7 +63,7 @@ def rules() -> str:
         example = f"```bash\n# refused\nmegatron-memory estimate {rule.breaks}\n# legal\nmegatron-memory estimate {rule.neighbour}\n```"
         lines += [
             f"### {rule.code}",
-            f"{said}{f'; {fix}' if fix else ''}".rstrip(".") + ".",
+            stopped(f"{said}; {fix}" if fix else said),
             f"Source: {rule.source}.{since}",
         ]
         lines += [example] if rule.breaks else []

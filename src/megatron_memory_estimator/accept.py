@@ -84,8 +84,12 @@ def _comes_back(job: TrainingJob) -> None:
     Source: Megatron-LM pull request 5103 (disable_param_buffers_cpu_backup).
     """
     r = job.rollout
-    paused = r.torch_memory_saver and "weights" in (*r.rollout_offload, *r.log_prob_offload)
-    if paused and r.disable_param_buffers_cpu_backup and not job.training.use_distributed_optimizer:
+    if (
+        r.torch_memory_saver
+        and "weights" in r.moved
+        and r.disable_param_buffers_cpu_backup
+        and not job.training.use_distributed_optimizer
+    ):
         raise ConfigError(
             "disable_param_buffers_cpu_backup needs use_distributed_optimizer, whose main parameters the weights come back from; "
             "turn use_distributed_optimizer on, or leave disable_param_buffers_cpu_backup out"

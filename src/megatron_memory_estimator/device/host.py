@@ -201,7 +201,7 @@ def rollout_copies(job: TrainingJob, rank: Rank) -> Iterator[Pinned]:
     (disable_grad_buffers_cpu_backup, disable_param_buffers_cpu_backup).
     """
     r = job.rollout
-    moved = {*r.rollout_offload, *r.log_prob_offload}
+    moved = r.moved
     if not r.torch_memory_saver or r.disable_grad_buffers_cpu_backup:
         moved -= {"gradients"}
     again = r.torch_memory_saver and r.disable_param_buffers_cpu_backup

@@ -24,10 +24,11 @@ PARTS: dict[str, str] = {
     "tower": "vision tower", "audio": "audio tower", "yarn": "YaRN positions",
 }  # fmt: skip
 """What an owner of settings is, in words."""
-PARTS_OF: dict[str, tuple[str, Callable[[Training], object]]] = {
+BESIDE: dict[str, tuple[str, Callable[[Training], object]]] = {
     "optimizer_state_offload_": ("chunked_optimizer_state_offload", lambda t: t.chunked_optimizer_state_offload),
     "muon_": ("optimizer=muon", lambda t: t.optimizer == "muon"),
     "peft_experts": ("peft", lambda t: t.peft != "none"),
+    "max_seqlen_per_dp_cp_rank": ("sequence_packing_scheduler", lambda t: t.sequence_packing_scheduler),
 }
 """Beginnings of settings that mean something only beside another, what that is, and whether it is on."""
 ALSO_DEFAULT = (("muon_tp_mode", "blockwise"),)
@@ -45,7 +46,7 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
         if name in defaults and value == defaults[name]:
             continue
         owner = OWNERS.get(name)
-        for part, (other, is_on) in PARTS_OF.items():
+        for part, (other, is_on) in BESIDE.items():
             meant = name in defaults and (name, value) not in ALSO_DEFAULT and (not owner or owner in present)
             if meant and name.startswith(part) and not is_on(t):
                 yield f"{name} has no effect without {other}"
@@ -69,7 +70,7 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
             f"attention_kernel={t.attention_kernel} has no effect: transformer_impl=local has its own kernel, which makes the "
             "matrix of all scores"
         )
-    yield from _of_rows_and_losses(t)
+    yield from _of_losses(t)
     if t.use_megatron_fsdp and t.reuse_grad_buf_for_mxfp8_param_ag:
         yield "reuse_grad_buf_for_mxfp8_param_ag has no effect: use_megatron_fsdp turns it off"
     if t.fp8_param_gather_is_off:
@@ -116,15 +117,12 @@ def not_backed_up(r: Rollout) -> Iterator[str]:
         ("gradients", "disable_grad_buffers_cpu_backup"),
         ("weights", "disable_param_buffers_cpu_backup"),
     ):
-        moved = part in (*r.rollout_offload, *r.log_prob_offload)
-        if getattr(r, name) and not (r.torch_memory_saver and moved):
+        if getattr(r, name) and not (r.torch_memory_saver and part in r.moved):
             yield f"{name} has no effect without torch_memory_saver and {part} in rollout_offload or log_prob_offload"
 
 
-def _of_rows_and_losses(t: Training) -> Iterator[str]:
-    """The length of a row where nothing packs, and which loss is fused where none is."""
-    if t.max_seqlen_per_dp_cp_rank and not t.sequence_packing_scheduler:
-        yield "max_seqlen_per_dp_cp_rank has no effect without sequence_packing_scheduler"
+def _of_losses(t: Training) -> Iterator[str]:
+    """Which loss is fused where none is."""
     if t.cross_entropy_fusion_impl != "native" and not t.cross_entropy_loss_fusion:
         yield f"cross_entropy_fusion_impl={t.cross_entropy_fusion_impl} has no effect without cross_entropy_loss_fusion"
 

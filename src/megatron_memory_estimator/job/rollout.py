@@ -76,6 +76,11 @@ class Rollout:
         return self.rollout_engine is not None or self.reference_model != "none" or self.critic_model != "none"
 
     @property
+    def moved(self) -> frozenset[str]:
+        """What of the trainer is in host memory in any phase."""
+        return frozenset((*self.rollout_offload, *self.log_prob_offload))
+
+    @property
     def shares_gpus(self) -> bool:
         """Whether an engine runs on the GPUs that train."""
         return self.rollout_engine is not None and self.rollout_colocated

@@ -193,7 +193,8 @@ def whole_layers(model: Model, layout: Layout, training: Training) -> Iterator[V
     if t.fine_grained_activation_offloading:
         yield broken("whole-layer-with-offloading", layer=name)
     if t.cuda_graph_impl in ("transformer_engine", "local"):
-        yield broken("whole-layer-with-graphs", layer=name, cuda_graph_impl=t.cuda_graph_impl)
+        use = "none" if model.hc_lowrank else "full_iteration or none"
+        yield broken("whole-layer-with-graphs", layer=name, cuda_graph_impl=t.cuda_graph_impl, use=use)
 
 
 def ruled(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:

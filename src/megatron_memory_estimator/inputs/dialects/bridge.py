@@ -179,6 +179,7 @@ def reading_of(
     parts = known_settings()
     return Reading(
         model=chosen.model,
+        bridged=True,
         config={key: value for key, value in defaults.items() if parts.get(key) is Model} if architecture else {},
         settings={key: value for key, value in full.items() if key not in own or own[key] != value},
         defaults=defaults,

@@ -18,6 +18,7 @@ from ...job.training_job import TrainingJob
 from ...rules import TP
 from ...wording import dashed, plain, shown, whole
 from ..door_defaults import MEGATRON_CORE, decided, unfused
+from ..effects import OWNERS
 from ..environment import VARIABLES
 from ..file_keys import follow_all
 from ..hf.load import load
@@ -33,8 +34,8 @@ from .run import Dialect, Reading, Run
 MOST_NODES = 256
 """Nodes that are tried where nothing says how many there are."""
 MODEL_OPTION = "--model NAME"
-BRIDGED = ("Megatron-Bridge", "NeMo-RL", "SkyRL")
-"""Frameworks that always make towers of Megatron-Bridge's modules; what others have of their own nobody examined."""
+OF_TOWERS = ("tower", "audio")
+"""Owners of the settings of towers."""
 COMPANIONS = ("recompute_method", "recompute_num_layers", "recompute_modules")
 """Settings that mean something to one kind of recomputation."""
 
@@ -52,13 +53,9 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     reading = dialect.read(with_degrees(dialect, run, given))
     gpus = num_gpus if num_gpus is not None else reading.num_gpus
     loaded, of_model, questions = model_of(reading, run)
-    if loaded is not None and loaded.family.startswith(reading.text_only):
-        loaded = dataclasses.replace(loaded, towers=())
-    if loaded is not None and dialect.name not in BRIDGED and not reading.bridged:
-        own = tuple(Tower(tower.name, unexamined=dialect.name) for tower in loaded.towers)
-        loaded = dataclasses.replace(loaded, towers=own)
-    if loaded is not None and not loaded.towers:
-        reading = _without_towers(reading)
+    if loaded is not None:
+        loaded = dataclasses.replace(loaded, towers=_towers(loaded, reading, dialect.name))
+        reading = reading if loaded.towers else _without_towers(reading)
     questions += unknown(reading, given)
     if gpus is None and run.gpus_unknown:
         questions.append(of_gpus(run.gpus_unknown))
@@ -149,13 +146,20 @@ def _answered(question: Question, gpus: int | None, given: Mapping[str, Any]) ->
     return given.get(name) is not None or (name == "world_size" and gpus is not None)
 
 
+def _towers(loaded: LoadedModel, reading: Reading, framework: str) -> tuple[Tower, ...]:
+    """The towers that a run builds: Megatron-Bridge's, the framework's own, which nobody examined, or none."""
+    if loaded.family.startswith(reading.text_only):
+        return ()
+    return loaded.towers if reading.bridged else tuple(Tower(one.name, unexamined=framework) for one in loaded.towers)
+
+
 def _without_towers(reading: Reading) -> Reading:
     """A reading without what it says of towers, which its model does not have."""
-    kept = [
-        {name: value for name, value in part.items() if not name.startswith(("freeze_vision_", "freeze_audio_"))}
+    settings, defaults = (
+        {name: value for name, value in part.items() if OWNERS.get(name) not in OF_TOWERS}
         for part in (reading.settings, reading.defaults)
-    ]
-    return dataclasses.replace(reading, settings=kept[0], defaults=kept[1])
+    )
+    return dataclasses.replace(reading, settings=settings, defaults=defaults)
 
 
 def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str], list[Question]]:

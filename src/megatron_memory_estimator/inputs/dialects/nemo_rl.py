@@ -275,6 +275,7 @@ def read(run: Run) -> Reading:
     chosen, experts = by_habit(settings)
     return Reading(
         model=model,
+        bridged=True,
         settings={**chosen, **tuned, **around},
         defaults={**without_loss("nemo-rl", family_of(run.model or model)), **experts},
         num_gpus=gpus,

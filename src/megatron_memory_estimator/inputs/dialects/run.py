@@ -85,7 +85,7 @@ class Reading:
     warnings     what is not modelled, and what has no effect, a sentence each
     questions    what is missing
     refused      what decides memory and is not modelled, a sentence each
-    bridged      whether Megatron-Bridge's modules make the model, and its towers, where the framework has modules of its own too
+    bridged      whether Megatron-Bridge's modules make the towers of a model, not some of the framework's own
     text_only    beginnings of the types (`model_type` of the whole model) of which the run builds the language model alone
     """
 

@@ -66,6 +66,8 @@ OF_BRIDGE = ("gradient_accumulation_fusion", "moe_router_dtype")
 """Of what SkyRL decides, what the older program leaves to Megatron-Bridge."""
 RECOMPUTATION = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 """What is filled in where the fields of TransformerConfig do not say it."""
+TEXT, TEXT_WHERE_CHOSEN = "kimi_k25", "qwen3_5"
+"""Types of models that SkyRL builds without their tower, always and with language_model_only (`workers/megatron/model_bridges.py`)."""
 CHUNK = 1024
 """Tokens of a chunk of log-probabilities."""
 GIB = 2**30
@@ -150,7 +152,8 @@ def read(run: Run) -> Reading:
         warnings=(*warnings, *passed_over([*tree.misspelled(), *unknown], "SkyRL")),
         questions=tuple(questions),
         refused=tuple(refused),
-        text_only=("kimi_k25", "qwen3_5") if tree.on(f"{at.policy}language_model_only") else ("kimi_k25",),
+        bridged=True,
+        text_only=(TEXT, TEXT_WHERE_CHOSEN) if tree.on(f"{at.policy}language_model_only") else (TEXT,),
     )
 
 
